@@ -1,0 +1,228 @@
+/**
+ * LookupModule: how much of a prompt is cached, and who may read it.
+ *
+ *   LOOKUP(key) ─▶ hash whole chunks ─▶ storage holds the longest prefix ─▶ share in the session
+ *   QUERY / WAIT ─▶ number of leading chunks, delivered once per lookup
+ *   FREE, END_SESSION ─▶ the holds go back
+ *
+ * LOOKUP only acknowledges that the job exists. Whatever is wrong with its key (no worker of that
+ * model, a nonsense range, fewer tokens than a chunk) ends as a job with 0 hits: that is what
+ * clients can bear (spec engine 3, 9.1; field lessons 10.4, 17.3).
+ */
+import type { Clock } from '../clock.ts';
+import type { ChunkHasher, ChunkHashes } from '../core/chunk-hasher.ts';
+import { KvdError } from '../errors.ts';
+import type { EventBus } from '../observability/events.ts';
+import type { Logger } from '../observability/log.ts';
+import { PrefetchTask } from '../storage/prefetch-controller.ts';
+import type { StorageManager } from '../storage/storage-manager.ts';
+import type {
+  CacheKey,
+  EngineModule,
+  HandlerTable,
+  RequestContext,
+  RequestOf,
+} from './api.ts';
+import type { InstanceRegistry } from './instances.ts';
+import type { LookupShare, SessionTable } from './session.ts';
+
+/** Prompts up to this length are hashed in one go: about 1 ms. */
+const TOKENS_PER_SLICE = 131_072;
+/** WAIT_PREFETCH_STATUS: the longest wait a client may ask for (spec wire 12.10). */
+const WAIT_SECONDS_MAX = 600;
+/** Readers beyond this are clamped, as in the reference (1 + 127 extra). */
+const READER_COUNT_MAX = 128;
+
+const NO_HASHES: ChunkHashes = { bytes: new Uint8Array(0), count: 0, hashSizeBytes: 32 };
+
+export interface LookupModuleOptions {
+  readonly storage: StorageManager;
+  readonly sessions: SessionTable;
+  readonly instances: InstanceRegistry;
+  readonly hasher: ChunkHasher;
+  readonly clock: Clock;
+  readonly bus: EventBus;
+  readonly log: Logger;
+}
+
+export class LookupModule implements EngineModule {
+  readonly name = 'lookup';
+  readonly handlers: HandlerTable;
+  readonly #options: LookupModuleOptions;
+
+  constructor(options: LookupModuleOptions) {
+    this.#options = options;
+    this.handlers = {
+      LOOKUP: (request, context) => this.#lookup(request, context),
+      QUERY_PREFETCH_STATUS: (request, context) => this.#query(request.requestId, context),
+      WAIT_PREFETCH_STATUS: (request, context) => this.#wait(request, context),
+      QUERY_PREFETCH_LOOKUP_HITS: (request, context) => this.#hits(request.requestId, context),
+      FREE_LOOKUP_LOCKS: (request, context) => this.#free(request.key, context),
+      END_SESSION: (request) => void this.#options.sessions.end(request.requestId),
+    };
+  }
+
+  status(): Record<string, unknown> {
+    const { sessions } = this.#options;
+    return {
+      active_sessions: sessions.sessionCount,
+      active_prefetch_jobs: sessions.countOpenJobs(),
+      session_overflow_count: sessions.overflowCount,
+    };
+  }
+
+  async close(): Promise<void> {
+    this.#options.sessions.close();
+  }
+
+  #lookup(request: RequestOf<'LOOKUP'>, context: RequestContext): void | Promise<void> {
+    const { key } = request;
+    const { instances, hasher } = this.#options;
+    const layout = instances.findLayout(key.modelName, key.worldSize);
+    if (!layout || !isSensibleRange(key)) return this.#addEmptyJob(key, context);
+    const readerCount = countReaders(key, request.tpSize, layout.isVllmMla);
+    if (key.tokens.count <= TOKENS_PER_SLICE) {
+      return this.#submit(key, hasher.hashChunks(key.tokens), readerCount, context);
+    }
+    const yieldNow = () => new Promise<void>((resolve) => setImmediate(resolve));
+    return hasher
+      .hashChunksSliced(key.tokens, key.tokens.count, yieldNow)
+      .then((hashes) => this.#submit(key, hashes, readerCount, context));
+  }
+
+  #submit(
+    key: CacheKey,
+    hashes: ChunkHashes,
+    readerCount: number,
+    context: RequestContext,
+  ): void {
+    const { storage, sessions, log } = this.#options;
+    if (hashes.count === 0) {
+      log.limited(
+        'info',
+        'short-prompt',
+        `LOOKUP of ${key.tokens.count} tokens is shorter than one chunk; nothing is cached`,
+      );
+      return this.#addEmptyJob(key, context);
+    }
+    const namespaceIds = this.#namespacesOf(key);
+    const keys = { hashes, firstChunk: 0, chunkCount: hashes.count, namespaceIds };
+    const task = storage.submitPrefetch(keys, readerCount);
+    const { connectionId } = context;
+    const { modelName, worldSize } = key;
+    sessions.addLookup(
+      key.requestId,
+      { connectionId, modelName, worldSize, hashes, namespaceIds, readerCount },
+      task,
+    );
+  }
+
+  #addEmptyJob(key: CacheKey, context: RequestContext): void {
+    const task = new PrefetchTask();
+    task.complete({ slots: new Uint32Array(0), chunkCount: 0 });
+    const { modelName, worldSize } = key;
+    const scope = {
+      connectionId: context.connectionId,
+      modelName,
+      worldSize,
+      hashes: NO_HASHES,
+      namespaceIds: [0],
+      readerCount: 1,
+    };
+    this.#options.sessions.addLookup(key.requestId, scope, task);
+  }
+
+  #namespacesOf(key: CacheKey): number[] {
+    const { modelName, worldSize, cacheSalt } = key;
+    const ranks =
+      key.workerId === null ? Array.from({ length: worldSize }, (_, r) => r) : [key.workerId];
+    return ranks.map((workerId) =>
+      this.#options.storage.internNamespace({
+        modelName,
+        worldSize,
+        workerId,
+        objectGroupId: 0,
+        cacheSalt,
+      }),
+    );
+  }
+
+  #query(requestId: string, context: RequestContext): number | null {
+    const share = this.#options.sessions.findLookup(requestId, context.connectionId);
+    if (!share) return 0;
+    return this.#deliver(requestId, share);
+  }
+
+  /** Hands out the result of a lookup, once. Null while it is not in. */
+  #deliver(requestId: string, share: LookupShare): number | null {
+    const chunkCount = share.hitChunkCount;
+    if (chunkCount === null || share.isConsumed) return chunkCount === null ? null : 0;
+    this.#options.sessions.consumeResult(requestId, share);
+    const { bus, hasher } = this.#options;
+    if (bus.hasListeners('mp.lookup.end')) {
+      bus.publish('mp.lookup.end', {
+        requestId,
+        modelName: share.scope.modelName,
+        requestedTokens: share.scope.hashes.count * hasher.chunkSizeTokens,
+        hitTokens: chunkCount * hasher.chunkSizeTokens,
+      });
+    }
+    return chunkCount;
+  }
+
+  #wait(
+    request: RequestOf<'WAIT_PREFETCH_STATUS'>,
+    context: RequestContext,
+  ): number | null | Promise<number | null> {
+    const { requestId, timeoutSeconds } = request;
+    if (Number.isNaN(timeoutSeconds)) {
+      throw new KvdError('ERR_BAD_REQUEST', 'expected a timeout in seconds, got NaN');
+    }
+    const share = this.#options.sessions.findLookup(requestId, context.connectionId);
+    if (!share) return 0;
+    if (share.hitChunkCount !== null) return this.#deliver(requestId, share);
+    const waitMs = Math.min(Math.max(timeoutSeconds, 0), WAIT_SECONDS_MAX) * 1000;
+    return new Promise((resolve) => {
+      const timer = this.#options.clock.after(waitMs, () => resolve(null));
+      share.task.onDone(() => {
+        timer.cancel();
+        resolve(this.#deliver(requestId, share));
+      });
+    });
+  }
+
+  #hits(requestId: string, context: RequestContext): number | null {
+    const share = this.#options.sessions.findLookup(requestId, context.connectionId);
+    return share ? share.hitChunkCount : 0;
+  }
+
+  /** Only the request id and the range count: an unaligned start drops its chunk. */
+  #free(key: CacheKey, context: RequestContext): void {
+    const { sessions, hasher } = this.#options;
+    const startChunk = Math.ceil(Math.max(0, key.startToken) / hasher.chunkSizeTokens);
+    const endToken = Math.min(key.endToken, key.tokens.count);
+    const endChunk = Math.floor(endToken / hasher.chunkSizeTokens);
+    if (endChunk <= startChunk) return;
+    const rank = key.workerId;
+    sessions.freeHolds(key.requestId, context.connectionId, { startChunk, endChunk, rank });
+  }
+}
+
+function isSensibleRange(key: CacheKey): boolean {
+  const isRange = key.startToken >= 0 && key.startToken <= key.endToken;
+  const isRank = key.workerId === null || (key.workerId >= 0 && key.workerId < key.worldSize);
+  return isRange && key.endToken <= key.tokens.count && isRank;
+}
+
+/**
+ * Readers per object. The reference derives them from `tpSize > worldSize` alone, which misses MLA
+ * models with pipeline stages; for a vLLM MLA layout every tensor-parallel rank reads.
+ */
+export function countReaders(key: CacheKey, tpSize: number, isVllmMla: boolean): number {
+  if (key.readerCount !== null && key.readerCount >= 1) {
+    return Math.min(key.readerCount, READER_COUNT_MAX);
+  }
+  if (isVllmMla) return Math.min(Math.max(tpSize, 1), READER_COUNT_MAX);
+  const readers = tpSize > 1 ? tpSize : key.worldSize;
+  return Math.min(readers > key.worldSize ? readers : 1, READER_COUNT_MAX);
+}

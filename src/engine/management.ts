@@ -1,0 +1,44 @@
+/**
+ * ManagementModule: requests about the server itself. All of them answer within the turn of the
+ * event loop that read them, so a PING never waits behind a transfer (spec engine 4).
+ */
+import type { EventBus } from '../observability/events.ts';
+import type { Logger } from '../observability/log.ts';
+import type { StorageManager } from '../storage/storage-manager.ts';
+import type { EngineModule, HandlerTable } from './api.ts';
+import type { InstanceRegistry } from './instances.ts';
+
+export interface ManagementModuleOptions {
+  readonly storage: StorageManager;
+  readonly instances: InstanceRegistry;
+  readonly chunkSizeTokens: number;
+  readonly bus: EventBus;
+  readonly log: Logger;
+}
+
+export class ManagementModule implements EngineModule {
+  readonly name = 'management';
+  readonly handlers: HandlerTable;
+
+  constructor(options: ManagementModuleOptions) {
+    const { storage, instances, chunkSizeTokens, bus, log } = options;
+    this.handlers = {
+      CLEAR: ({ isForced }) => {
+        const { removedCount, deferredCount } = storage.clear(isForced);
+        log.info(`Cleared ${removedCount} L1 objects, ${deferredCount} of them still in use`);
+      },
+      GET_CHUNK_SIZE: () => chunkSizeTokens,
+      NOOP: () => 'OK',
+      PING: ({ instanceId }) => instanceId === null || instances.ping(instanceId),
+      REPORT_BLOCK_ALLOCATION: ({ instanceId, modelName, records }) => {
+        bus.publish('mp.block.allocation', { instanceId, modelName, recordCount: records.length });
+      },
+    };
+  }
+
+  status(): Record<string, unknown> {
+    return {};
+  }
+
+  async close(): Promise<void> {}
+}

@@ -1,0 +1,61 @@
+/**
+ * The catalogue of events. Rooms publish; subscribers (metrics, logs, traces, KV events) listen.
+ * A publisher never learns who listens and never waits: `publish` runs the listeners of that
+ * event at once, isolates their errors, and costs one array check when nobody listens.
+ */
+
+export interface EventCatalogue {
+  'l1.read.reserved': { keyCount: number };
+  'l1.write.reserved': { keyCount: number };
+  'l1.write.finished': { slots: Uint32Array };
+  'l1.keys.evicted': { objectCount: number; bytes: number };
+  'l1.allocation.failed': { during: 'l1_store' | 'l2_prefetch'; keyCount: number };
+  'l1.eviction.loop_tick': { usageRatio: number; isTriggered: boolean };
+  'mp.lookup.end': {
+    requestId: string;
+    modelName: string;
+    requestedTokens: number;
+    hitTokens: number;
+  };
+  'mp.store.end': { requestId: string; tokenCount: number; bytes: number; seconds: number };
+  'mp.retrieve.end': { requestId: string; tokenCount: number; bytes: number; seconds: number };
+  'mp.session.end': { requestId: string };
+  'mp.block.allocation': { instanceId: bigint; modelName: string; recordCount: number };
+  'wire.bad_message': { reason: string };
+  'wire.reply.lost': { reason: 'gone' | 'full' };
+  'instance.registered': { instanceId: bigint; modelName: string };
+  'instance.dropped': { instanceId: bigint; reason: string };
+}
+
+export type EventName = keyof EventCatalogue;
+type Listener<N extends EventName> = (event: EventCatalogue[N]) => void;
+
+export class EventBus {
+  readonly #listeners = new Map<EventName, ((event: never) => void)[]>();
+  /** Listeners that threw; shown in `/status`. */
+  listenerErrorCount = 0;
+
+  subscribe<N extends EventName>(name: N, listener: Listener<N>): void {
+    const list = this.#listeners.get(name);
+    if (list) list.push(listener as (event: never) => void);
+    else this.#listeners.set(name, [listener as (event: never) => void]);
+  }
+
+  /** True when an event is worth building. */
+  hasListeners(name: EventName): boolean {
+    return this.#listeners.has(name);
+  }
+
+  publish<N extends EventName>(name: N, event: EventCatalogue[N]): void {
+    const list = this.#listeners.get(name);
+    if (!list) return;
+    for (const listener of list) {
+      try {
+        (listener as Listener<N>)(event);
+      } catch {
+        // A broken observer must not fail the request that it observes; the count shows it.
+        this.listenerErrorCount += 1;
+      }
+    }
+  }
+}

@@ -1,0 +1,121 @@
+/**
+ * Keeps L1 below its watermark.
+ *
+ * Crossing the watermark wakes the controller at once (`notifyUsage`, called after every
+ * reservation); a timer only looks after it and publishes the tick. Eviction runs in slices on the
+ * event loop until usage is at most `watermark − ratio` of L1, so a LOOKUP never waits for more
+ * than one slice. When a store finds no room, `makeRoom` evicts synchronously just enough for it.
+ *
+ *              usage ≥ watermark                 target reached, or nothing evictable
+ *      idle ───────────────────────▶ evicting ─────────────────────────────────────▶ idle
+ *                                      │  ▲
+ *                                      └──┘ one slice per turn of the event loop
+ *
+ * A slice that throws is logged and counted, and the next tick starts afresh: the loop cannot die
+ * silently. `isAlive` is what readiness asks (spec storage 10.6, 18.16, 18.17).
+ */
+import type { Clock, Timer } from '../clock.ts';
+import type { EventBus } from '../observability/events.ts';
+import type { Logger } from '../observability/log.ts';
+import type { L1Manager } from './l1-manager.ts';
+
+/** 1 s, as in the reference: readers of `l1.eviction.loop_tick` expect this pace. */
+const TICK_INTERVAL_MS = 1000;
+/** About 2 ms of work: one LOOKUP must not wait longer behind eviction. */
+const SLICE_FAMILY_BUDGET = 512;
+/** A loop without a tick for this long is stuck (http.md 10.1). */
+const STALE_AFTER_MS = 30_000;
+
+export interface EvictionControllerOptions {
+  readonly l1: L1Manager;
+  readonly policy: string;
+  readonly watermarkRatio: number;
+  readonly evictionRatio: number;
+  readonly clock: Clock;
+  readonly bus: EventBus;
+  readonly log: Logger;
+}
+
+export class EvictionController {
+  readonly #options: EvictionControllerOptions;
+  readonly #timer: Timer;
+  #sliceTimer: Timer | null = null;
+  #lastTickMs: number;
+  #failureCount = 0;
+  #isClosed = false;
+
+  constructor(options: EvictionControllerOptions) {
+    this.#options = options;
+    this.#lastTickMs = options.clock.nowMs();
+    this.#timer = options.clock.every(TICK_INTERVAL_MS, () => this.#tick());
+  }
+
+  /** Starts eviction when usage is at or above the watermark. Cheap; called on every store. */
+  notifyUsage(): void {
+    if (this.#sliceTimer || this.#isClosed || !this.#isOverWatermark()) return;
+    this.#sliceTimer = this.#options.clock.after(0, () => this.#runSlice());
+  }
+
+  /** Evicts at least `bytes` now, if that much is evictable. Returns the bytes freed. */
+  makeRoom(bytes: number): number {
+    let freed = 0;
+    while (freed < bytes) {
+      const { result, freedBytes } = this.#options.l1.evict(bytes - freed, SLICE_FAMILY_BUDGET);
+      freed += freedBytes;
+      if (result !== 'more') break;
+    }
+    return freed;
+  }
+
+  get isAlive(): boolean {
+    return this.#options.clock.nowMs() - this.#lastTickMs < STALE_AFTER_MS;
+  }
+
+  /** `storage_manager.l1_eviction_controller` of `GET /status`. */
+  status(): Record<string, unknown> {
+    return {
+      is_healthy: this.isAlive,
+      thread_alive: this.isAlive,
+      eviction_policy: this.#options.policy,
+      trigger_watermark: this.#options.watermarkRatio,
+      eviction_ratio: this.#options.evictionRatio,
+      is_evicting: this.#sliceTimer !== null,
+      failure_count: this.#failureCount,
+    };
+  }
+
+  close(): void {
+    this.#isClosed = true;
+    this.#timer.cancel();
+    this.#sliceTimer?.cancel();
+    this.#sliceTimer = null;
+  }
+
+  #isOverWatermark(): boolean {
+    const { l1, watermarkRatio } = this.#options;
+    return l1.totalBytes > 0 && l1.usedBytes >= watermarkRatio * l1.totalBytes;
+  }
+
+  #tick(): void {
+    this.#lastTickMs = this.#options.clock.nowMs();
+    const { l1, bus } = this.#options;
+    const usageRatio = l1.totalBytes > 0 ? l1.usedBytes / l1.totalBytes : 0;
+    bus.publish('l1.eviction.loop_tick', { usageRatio, isTriggered: this.#isOverWatermark() });
+    this.notifyUsage();
+  }
+
+  #runSlice(): void {
+    this.#sliceTimer = null;
+    const { l1, watermarkRatio, evictionRatio, clock, log } = this.#options;
+    const targetBytes = Math.max(0, watermarkRatio - evictionRatio) * l1.totalBytes;
+    const excessBytes = l1.usedBytes - targetBytes;
+    if (excessBytes <= 0 || this.#isClosed) return;
+    try {
+      const { result } = l1.evict(excessBytes, SLICE_FAMILY_BUDGET);
+      if (result === 'more') this.#sliceTimer = clock.after(0, () => this.#runSlice());
+    } catch (error) {
+      this.#failureCount += 1;
+      log.limited('error', 'eviction-slice', `eviction slice failed: ${String(error)}`);
+    }
+  }
+}

@@ -1,0 +1,221 @@
+/**
+ * L1: which objects are in host memory, who holds them, and where their bytes are.
+ *
+ * The bookkeeping lives in the core (`core/object-table.ts`); this class adds what the core must
+ * not know: the clock, the memory behind the offsets, and the events. One call here is one call
+ * into the core for a whole list of keys, so every operation is atomic against every other one.
+ *
+ *            reserveStore            finishStore               holdPrefix / acquireForRead
+ *   absent ───────────────▶ staging ─────────────▶ resident ◀──────────────▶ resident + holders
+ *      ▲                       │                      │
+ *      └── discardStore, TTL ──┘        eviction, clear, delete
+ *
+ * A staging object is invisible to readers until `finishStore`. While a copy writes to it, it is
+ * pinned: its memory cannot be reused even if its reservation expires meanwhile, and an expired
+ * reservation is never admitted (spec storage 6.1, 18.2, 18.3).
+ *
+ * Three kinds of holders keep bytes in place: leases (TTL, for clients), holds (owned by a
+ * session's ledger, no TTL of their own), pins (a copy that is running now).
+ */
+import type { Clock } from '../clock.ts';
+import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
+import { NO_SLOT, type ObjectKeys, type ObjectTable } from '../core/object-table.ts';
+import type { EventBus } from '../observability/events.ts';
+import type { L1Memory } from './l1-memory/l1-memory.ts';
+
+/** Writer tag of objects that engines store; concurrent stores of one key exclude each other. */
+const WRITER_TAG_STORE = 1;
+
+/** Slots of the objects in key order (`NO_SLOT` = none) and their byte offsets in L1 (−1 = none). */
+export interface Places {
+  readonly slots: Uint32Array;
+  readonly offsets: Float64Array;
+}
+
+export interface StoreReservation extends Places {
+  /** Objects that could not be placed because L1 is full. */
+  readonly outOfMemoryCount: number;
+}
+
+export interface L1ManagerOptions {
+  readonly table: ObjectTable;
+  readonly namespaces: NamespaceTable;
+  readonly memory: L1Memory;
+  readonly clock: Clock;
+  readonly bus: EventBus;
+}
+
+export class L1Manager {
+  readonly #table: ObjectTable;
+  readonly #namespaces: NamespaceTable;
+  readonly #memory: L1Memory;
+  readonly #clock: Clock;
+  readonly #bus: EventBus;
+  /** End of the highest range ever handed out; memory is prepared ahead of it. */
+  #highWaterBytes = 0;
+
+  constructor(options: L1ManagerOptions) {
+    this.#table = options.table;
+    this.#namespaces = options.namespaces;
+    this.#memory = options.memory;
+    this.#clock = options.clock;
+    this.#bus = options.bus;
+  }
+
+  get memory(): L1Memory {
+    return this.#memory;
+  }
+
+  internNamespace(key: NamespaceKey): number {
+    return this.#namespaces.intern(key);
+  }
+
+  /** Longest prefix of whole chunks that is readable; takes `holdCount` holds on each object. */
+  holdPrefix(keys: ObjectKeys, holdCount: number): Uint32Array {
+    const slots = this.#table.holdPrefix(keys, holdCount);
+    if (this.#bus.hasListeners('l1.read.reserved')) {
+      this.#bus.publish('l1.read.reserved', { keyCount: slots.length });
+    }
+    return slots;
+  }
+
+  releaseHolds(slots: Uint32Array, holdCount: number): void {
+    if (slots.length > 0) this.#table.releaseHolds(slots, holdCount);
+  }
+
+  /** Pins every object of `keys`, or none: null when one of them is not readable. */
+  acquireForRead(keys: ObjectKeys): Places | null {
+    const slots = this.#table.find(keys);
+    if (slots.includes(NO_SLOT)) return null;
+    this.#table.pin(slots);
+    return { slots, offsets: this.#offsetsOf(slots) };
+  }
+
+  releaseRead(slots: Uint32Array): void {
+    this.#table.unpin(slots);
+  }
+
+  /**
+   * Reserves room for the objects of `keys` that nobody has stored or is storing. Objects that
+   * exist keep their place and come back as `NO_SLOT`. All missing objects are placed, or none.
+   */
+  reserveStore(keys: ObjectKeys, sizeBytes: number): StoreReservation {
+    const { slots, codes } = this.#table.reserveWrite(
+      keys,
+      sizeBytes,
+      WRITER_TAG_STORE,
+      this.#clock.nowMs(),
+    );
+    const reserved = slots.filter((slot) => slot !== NO_SLOT);
+    if (reserved.length > 0) this.#table.pin(reserved);
+    const offsets = this.#offsetsOf(slots);
+    this.#prepareMemory(offsets, sizeBytes);
+    if (this.#bus.hasListeners('l1.write.reserved')) {
+      this.#bus.publish('l1.write.reserved', { keyCount: reserved.length });
+    }
+    return { slots, offsets, outOfMemoryCount: this.#table.countOutOfMemory(codes) };
+  }
+
+  /** Makes written objects readable. Returns how many were admitted (others had expired). */
+  finishStore(slots: Uint32Array): number {
+    const reserved = slots.filter((slot) => slot !== NO_SLOT);
+    if (reserved.length === 0) return 0;
+    const codes = this.#table.finishWrite(reserved, this.#clock.nowMs());
+    this.#table.unpin(reserved);
+    this.#bus.publish('l1.write.finished', { slots: reserved });
+    return codes.reduce((count, code) => (code >= 0 ? count + 1 : count), 0);
+  }
+
+  /** Gives reservations back without ever making their bytes visible. */
+  discardStore(slots: Uint32Array): void {
+    const reserved = slots.filter((slot) => slot !== NO_SLOT);
+    if (reserved.length === 0) return;
+    this.#table.discardWrite(reserved);
+    this.#table.unpin(reserved);
+  }
+
+  /** Recency only: moves the chunks of `keys` to the young end of the eviction order. */
+  touch(keys: ObjectKeys): void {
+    this.#table.touch(keys);
+  }
+
+  /**
+   * Takes objects out of the index at once. With `isForced` held and pinned objects go, too; their
+   * memory is freed when the last holder lets go (`deferredCount`).
+   */
+  clear(isForced: boolean): { removedCount: number; deferredCount: number; freedBytes: number } {
+    const result = this.#table.clear(isForced, this.#clock.nowMs());
+    this.#bus.publish('l1.keys.evicted', {
+      objectCount: result.removedCount,
+      bytes: result.freedBytes,
+    });
+    return result;
+  }
+
+  /** One slice of eviction: see `ObjectTable.evict`. */
+  evict(bytesToFree: number, familyBudget: number): ReturnType<ObjectTable['evict']> {
+    const result = this.#table.evict(bytesToFree, familyBudget, this.#clock.nowMs());
+    if (result.objectCount > 0) {
+      this.#bus.publish('l1.keys.evicted', {
+        objectCount: result.objectCount,
+        bytes: result.freedBytes,
+      });
+    }
+    return result;
+  }
+
+  /** One slice of the sweep that frees reservations whose writer did not finish in time. */
+  sweepExpired(budget: number): ReturnType<ObjectTable['sweepExpired']> {
+    return this.#table.sweepExpired(budget, this.#clock.nowMs());
+  }
+
+  get usedBytes(): number {
+    return this.#table.statistics().usedBytes;
+  }
+
+  get totalBytes(): number {
+    return this.#memory.sizeBytes;
+  }
+
+  /** `storage_manager.l1_manager` of `GET /status` (spec storage 14); counters only. */
+  status(config: { writeTtlMs: number; readTtlMs: number }): Record<string, unknown> {
+    const statistics = this.#table.statistics();
+    return {
+      is_healthy: true,
+      total_object_count: statistics.objectCount + statistics.stagingCount,
+      write_locked_count: statistics.writeLockedCount,
+      read_locked_count: statistics.readLockedCount,
+      temporary_count: statistics.temporaryCount,
+      memory_used_bytes: statistics.usedBytes,
+      memory_total_bytes: this.totalBytes,
+      memory_usage_ratio: this.totalBytes > 0 ? statistics.usedBytes / this.totalBytes : 0,
+      write_ttl_seconds: config.writeTtlMs / 1000,
+      read_ttl_seconds: config.readTtlMs / 1000,
+      staging_object_count: statistics.stagingCount,
+      staging_bytes: statistics.stagingBytes,
+      memory_deferred_bytes: statistics.deferredBytes,
+      memory_prepared_bytes: this.#memory.preparedBytes,
+      memory_shm_name: this.#memory.shmName,
+    };
+  }
+
+  #offsetsOf(slots: Uint32Array): Float64Array {
+    const offsets = new Float64Array(slots.length);
+    for (let i = 0; i < slots.length; i += 1) {
+      const slot = slots[i] as number;
+      offsets[i] = slot === NO_SLOT ? -1 : this.#table.offsetOf(slot);
+    }
+    return offsets;
+  }
+
+  #prepareMemory(offsets: Float64Array, sizeBytes: number): void {
+    let end = this.#highWaterBytes;
+    for (const offset of offsets) {
+      if (offset + sizeBytes > end) end = offset + sizeBytes;
+    }
+    if (end > this.#highWaterBytes) {
+      this.#highWaterBytes = end;
+      this.#memory.prepareAhead(end);
+    }
+  }
+}

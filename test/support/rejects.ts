@@ -1,0 +1,14 @@
+/** uvu has no `rejects`. Fails when the promise fulfils; returns the error for further checks. */
+import * as assert from 'uvu/assert';
+
+export async function rejects(promise: Promise<unknown>, expected: RegExp): Promise<Error> {
+  let error: unknown;
+  try {
+    await promise;
+  } catch (caught) {
+    error = caught;
+  }
+  assert.ok(error instanceof Error, 'the promise was expected to reject');
+  assert.match((error as Error).message, expected);
+  return error as Error;
+}

@@ -1,0 +1,239 @@
+import * as assert from 'uvu/assert';
+import type {
+  CacheKey,
+  ClientTraits,
+  EngineModule,
+  HandlerTable,
+  RequestContext,
+} from '../../../src/engine/api.ts';
+import { Dispatcher } from '../../../src/engine/dispatch.ts';
+import { KvdError, WithheldReplyError } from '../../../src/errors.ts';
+import { rejects } from '../../support/rejects.ts';
+import { RecordingLogger } from '../../support/recording-logger.ts';
+import { suite } from '../../support/suite.ts';
+import { VirtualClock } from '../../support/virtual-clock.ts';
+
+const traits: ClientTraits = { reportsFailedRetrieve: false, acceptsEmptyEvent: false };
+const from = (connectionId: number): RequestContext => ({ connectionId, client: traits });
+const key: CacheKey = {
+  modelName: 'm',
+  worldSize: 1,
+  workerId: 0,
+  tokens: { bytes: new Uint8Array([0x90]), count: 0 },
+  startToken: 0,
+  endToken: 0,
+  requestId: 'r',
+  cacheSalt: '',
+  readerCount: null,
+};
+const store = { key, instanceId: 1n, blockIds: [[]], event: new Uint8Array(0) };
+const retrieve = { ...store, skipFirstTokens: 0 };
+const ok = { event: new Uint8Array(0), ok: true };
+
+function setUp(handlers: HandlerTable) {
+  const clock = new VirtualClock();
+  const log = new RecordingLogger();
+  const module: EngineModule = {
+    name: 'test',
+    handlers,
+    status: () => ({}),
+    close: async () => {},
+  };
+  const dispatcher = new Dispatcher({
+    modules: [module],
+    clock,
+    log,
+    transferDeadlineMs: 1000,
+    onRetrieveDeadline: () => new WithheldReplyError('ERR_TIMEOUT', 'retrieve is late'),
+  });
+  return { dispatcher, clock, log };
+}
+
+/** Promises that the test settles one by one, in the order in which handlers made them. */
+function manualGate() {
+  const open: ((value: typeof ok) => void)[] = [];
+  const wait = () => new Promise<typeof ok>((resolve) => open.push(resolve));
+  return { open, wait };
+}
+
+const turn = () => new Promise<void>((resolve) => setImmediate(resolve));
+
+suite('dispatch', (test) => {
+  test('an idle lane answers a synchronous handler without a promise', () => {
+    const { dispatcher } = setUp({ GET_CHUNK_SIZE: () => 256, LOOKUP: () => undefined });
+    assert.is(dispatcher.dispatch('GET_CHUNK_SIZE', {}, from(1)), 256);
+    assert.is(dispatcher.dispatch('LOOKUP', { key, tpSize: 1 }, from(1)), undefined);
+  });
+
+  test('transfers of one connection run one after the other, of two side by side', async () => {
+    const gate = manualGate();
+    const { dispatcher } = setUp({ STORE: gate.wait });
+    const first = dispatcher.dispatch('STORE', store, from(1));
+    const second = dispatcher.dispatch('STORE', store, from(1));
+    const other = dispatcher.dispatch('STORE', store, from(2));
+    assert.is(gate.open.length, 2, 'connection 1 waits, connection 2 runs');
+    gate.open[1]?.(ok);
+    assert.equal(await other, ok);
+    gate.open[0]?.(ok);
+    await first;
+    await turn();
+    assert.is(gate.open.length, 3, 'the second transfer of connection 1 has started');
+    gate.open[2]?.(ok);
+    assert.equal(await second, ok);
+    assert.is(dispatcher.inFlightCount, 0);
+  });
+
+  test('a query waits for the long lookup before it, a PING for nothing', async () => {
+    let finishLookup = () => {};
+    const order: string[] = [];
+    const { dispatcher } = setUp({
+      LOOKUP: () =>
+        new Promise<void>((resolve) => {
+          finishLookup = () => {
+            order.push('lookup');
+            resolve();
+          };
+        }),
+      QUERY_PREFETCH_STATUS: () => {
+        order.push('query');
+        return 3;
+      },
+      PING: () => true,
+    });
+    const lookup = dispatcher.dispatch('LOOKUP', { key, tpSize: 1 }, from(1));
+    const query = dispatcher.dispatch('QUERY_PREFETCH_STATUS', { requestId: 'r' }, from(1));
+    assert.is(dispatcher.dispatch('PING', { instanceId: null }, from(1)), true);
+    finishLookup();
+    await lookup;
+    assert.is(await query, 3);
+    assert.equal(order, ['lookup', 'query']);
+  });
+
+  test('a waiting WAIT_PREFETCH_STATUS holds up nobody, also when it had to queue', async () => {
+    let finishLookup = () => {};
+    let finishWait = (_: number) => {};
+    const { dispatcher } = setUp({
+      LOOKUP: () => new Promise<void>((resolve) => (finishLookup = resolve)),
+      WAIT_PREFETCH_STATUS: () => new Promise<number>((resolve) => (finishWait = resolve)),
+      QUERY_PREFETCH_STATUS: () => 7,
+    });
+    const lookup = dispatcher.dispatch('LOOKUP', { key, tpSize: 1 }, from(1));
+    const request = { requestId: 'r', timeoutSeconds: 60 };
+    const wait = dispatcher.dispatch('WAIT_PREFETCH_STATUS', request, from(1));
+    const query = dispatcher.dispatch('QUERY_PREFETCH_STATUS', { requestId: 'r' }, from(1));
+    finishLookup();
+    await lookup;
+    assert.is(await query, 7, 'the query did not wait for the WAIT');
+    finishWait(5);
+    assert.is(await wait, 5);
+  });
+
+  test('a handler that throws in a queue fails its own request only', async () => {
+    const gate = manualGate();
+    let calls = 0;
+    const { dispatcher } = setUp({
+      STORE: () => {
+        calls += 1;
+        if (calls === 2) throw new KvdError('ERR_BAD_REQUEST', 'second is bad');
+        return gate.wait();
+      },
+    });
+    const first = dispatcher.dispatch('STORE', store, from(1));
+    const second = dispatcher.dispatch('STORE', store, from(1)) as Promise<unknown>;
+    const third = dispatcher.dispatch('STORE', store, from(1));
+    gate.open[0]?.(ok);
+    await first;
+    await rejects(second, /second is bad/);
+    await turn();
+    gate.open[1]?.(ok);
+    assert.equal(await third, ok);
+    assert.is(dispatcher.counters.get('STORE')?.failureCount, 1);
+  });
+
+  test('an operation without a handler is refused, and logged', () => {
+    const { dispatcher, log } = setUp({});
+    assert.throws(
+      () => dispatcher.dispatch('COMMIT_RETRIEVE', { key, instanceId: 1n }, from(1)),
+      (error: KvdError) => error.code === 'ERR_NOT_ENABLED',
+    );
+    assert.ok(log.has(/no module of this server handles COMMIT_RETRIEVE/));
+  });
+
+  test('a registration that no module handles gets no reply, since any reply means success', () => {
+    const { dispatcher } = setUp({});
+    assert.throws(
+      () =>
+        dispatcher.dispatch(
+          'CB_REGISTER_KV_CACHE',
+          { instanceId: 1n, wrappers: [], modelName: 'm', worldSize: 1 },
+          from(1),
+        ),
+      (error: unknown) => error instanceof WithheldReplyError,
+    );
+  });
+
+  test('a transfer past its deadline is answered by its failure', async () => {
+    const gate = manualGate();
+    const { dispatcher, clock, log } = setUp({ STORE: gate.wait, RETRIEVE: gate.wait });
+    const late = dispatcher.dispatch('STORE', store, from(1)) as Promise<unknown>;
+    clock.advance(1000);
+    await rejects(late, /STORE did not end within 1 s/);
+    const strict = dispatcher.dispatch('RETRIEVE', retrieve, from(2)) as Promise<unknown>;
+    clock.advance(1000);
+    assert.instance(await rejects(strict, /retrieve is late/), WithheldReplyError);
+    for (const open of gate.open) open(ok);
+    await turn();
+    assert.ok(log.has(/STORE ended after its deadline/));
+    assert.is(dispatcher.inFlightCount, 0);
+  });
+
+  test('the bound of a lane refuses instead of growing', () => {
+    const gate = manualGate();
+    const { dispatcher } = setUp({ STORE: gate.wait });
+    for (let i = 0; i < 4097; i += 1) dispatcher.dispatch('STORE', store, from(1));
+    assert.throws(
+      () => dispatcher.dispatch('STORE', store, from(1)),
+      (error: KvdError) => error.code === 'ERR_OVERLOADED',
+    );
+  });
+
+  test('draining refuses new requests and waits for the accepted ones', async () => {
+    const gate = manualGate();
+    const { dispatcher } = setUp({ STORE: gate.wait, PING: () => true });
+    const running = dispatcher.dispatch('STORE', store, from(1));
+    let isDrained = false;
+    const drained = dispatcher.drain(5000).then(() => {
+      isDrained = true;
+    });
+    assert.throws(
+      () => dispatcher.dispatch('PING', { instanceId: null }, from(1)),
+      (error: KvdError) => error.code === 'ERR_SHUTTING_DOWN',
+    );
+    await turn();
+    assert.is(isDrained, false);
+    gate.open[0]?.(ok);
+    await running;
+    await drained;
+    assert.is(isDrained, true);
+  });
+
+  test('two handlers for one operation are a fault of the composition', () => {
+    const module: EngineModule = {
+      name: 'twice',
+      handlers: { NOOP: () => 'OK' },
+      status: () => ({}),
+      close: async () => {},
+    };
+    assert.throws(
+      () =>
+        new Dispatcher({
+          modules: [module, module],
+          clock: new VirtualClock(),
+          log: new RecordingLogger(),
+          transferDeadlineMs: 1,
+          onRetrieveDeadline: () => new KvdError('ERR_TIMEOUT', ''),
+        }),
+      /NOOP has a handler already/,
+    );
+  });
+});
