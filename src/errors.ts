@@ -3,7 +3,7 @@
  *
  * A row says how the error leaves by each door (`wireCode` in the error frame of a ZMQ reply,
  * `httpStatus`), how loud it is, and what the operator does next. `docs/errors.md` is generated
- * from this table (`npm run docs:errors`), and `test/tidy.test.ts` checks that it is current.
+ * from this table (`npm run docs`), and `test/tidy.test.ts` checks that it is current.
  */
 
 export type WireErrorCode =
@@ -163,6 +163,13 @@ export const ERRORS = {
     'error',
     'The configuration cannot work.',
     'The message names the flag and the mend.',
+  ),
+  ERR_ADDRESS: row(
+    'INTERNAL',
+    500,
+    'error',
+    'A socket cannot be bound to its address.',
+    'Stop the process that holds the port, or choose another port or address.',
   ),
   ERR_NATIVE: row(
     'INTERNAL',

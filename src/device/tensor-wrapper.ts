@@ -4,10 +4,24 @@
  */
 
 export type DtypeName =
-  | 'float16' | 'bfloat16' | 'float32' | 'float64'
-  | 'uint8' | 'int8' | 'int16' | 'int32' | 'int64' | 'bool'
-  | 'uint16' | 'uint32' | 'uint64'
-  | 'float8_e4m3fn' | 'float8_e5m2' | 'float8_e4m3fnuz' | 'float8_e5m2fnuz' | 'float8_e8m0fnu';
+  | 'float16'
+  | 'bfloat16'
+  | 'float32'
+  | 'float64'
+  | 'uint8'
+  | 'int8'
+  | 'int16'
+  | 'int32'
+  | 'int64'
+  | 'bool'
+  | 'uint16'
+  | 'uint32'
+  | 'uint64'
+  | 'float8_e4m3fn'
+  | 'float8_e5m2'
+  | 'float8_e4m3fnuz'
+  | 'float8_e5m2fnuz'
+  | 'float8_e8m0fnu';
 
 /** Bytes per element. A closed table: no other dtype name is ever accepted (spec wire 4). */
 export const DTYPE_SIZE_BYTES: Readonly<Record<DtypeName, number>> = {

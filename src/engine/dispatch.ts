@@ -117,6 +117,7 @@ export class Dispatcher implements RequestSink {
   readonly #handlers = new Map<OperationName, Handler<OperationName>>();
   readonly #lanes = new Map<string, Lane>();
   readonly #counters = new Map<OperationName, OperationCounters>();
+  readonly #failuresByCode = new Map<string, number>();
   #inFlightCount = 0;
   #isDraining = false;
   #drained: (() => void) | null = null;
@@ -139,6 +140,11 @@ export class Dispatcher implements RequestSink {
     return this.#counters;
   }
 
+  /** Failed requests by error code; the table of codes bounds it. */
+  get failuresByCode(): ReadonlyMap<string, number> {
+    return this.#failuresByCode;
+  }
+
   dispatch<N extends OperationName>(
     name: N,
     request: RequestOf<N>,
@@ -158,8 +164,7 @@ export class Dispatcher implements RequestSink {
       if (!(result instanceof Promise)) return result;
       return this.#track(name, request, context, result);
     } catch (error) {
-      counters.failureCount += 1;
-      throw toKvdError(error);
+      throw this.#countFailure(counters, error);
     }
   }
 
@@ -197,6 +202,13 @@ export class Dispatcher implements RequestSink {
     const counters = { requestCount: 0, failureCount: 0 };
     this.#counters.set(name, counters);
     return counters;
+  }
+
+  #countFailure(counters: OperationCounters, cause: unknown): KvdError {
+    const error = toKvdError(cause);
+    counters.failureCount += 1;
+    this.#failuresByCode.set(error.code, (this.#failuresByCode.get(error.code) ?? 0) + 1);
+    return error;
   }
 
   #enter<T>(
@@ -264,8 +276,7 @@ export class Dispatcher implements RequestSink {
     const answer =
       LANES[name] === 'transfer' ? this.#withDeadline(name, request, context, running) : running;
     return answer.catch((error) => {
-      this.#countersOf(name).failureCount += 1;
-      throw toKvdError(error);
+      throw this.#countFailure(this.#countersOf(name), error);
     });
   }
 

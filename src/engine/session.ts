@@ -79,15 +79,18 @@ export interface Session {
   touched: { hashes: ChunkHashes; namespaceIds: readonly number[] } | null;
 }
 
+/** The part of the storage room that a ledger needs. */
+export type HoldKeeper = Pick<StorageManager, 'releaseHolds' | 'touch'>;
+
 export interface SessionTableOptions {
-  readonly storage: StorageManager;
+  readonly storage: HoldKeeper;
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly idleTtlMs: number;
 }
 
 export class SessionTable {
-  readonly #storage: StorageManager;
+  readonly #storage: HoldKeeper;
   readonly #clock: Clock;
   readonly #bus: EventBus;
   readonly #idleTtlMs: number;

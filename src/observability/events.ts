@@ -23,7 +23,7 @@ export interface EventCatalogue {
   'mp.block.allocation': { instanceId: bigint; modelName: string; recordCount: number };
   'wire.bad_message': { reason: string };
   'wire.reply.lost': { reason: 'gone' | 'full' };
-  'instance.registered': { instanceId: bigint; modelName: string };
+  'instance.registered': { instanceId: bigint; modelName: string; layerCount: number };
   'instance.dropped': { instanceId: bigint; reason: string };
 }
 

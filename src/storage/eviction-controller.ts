@@ -23,6 +23,8 @@ import type { L1Manager } from './l1-manager.ts';
 const TICK_INTERVAL_MS = 1000;
 /** About 2 ms of work: one LOOKUP must not wait longer behind eviction. */
 const SLICE_FAMILY_BUDGET = 512;
+/** A store that finds no room looks at so many families at most: about 5 ms when all are locked. */
+const MAKE_ROOM_FAMILY_BUDGET = 16_384;
 /** A loop without a tick for this long is stuck (http.md 10.1). */
 const STALE_AFTER_MS = 30_000;
 
@@ -53,18 +55,13 @@ export class EvictionController {
   /** Starts eviction when usage is at or above the watermark. Cheap; called on every store. */
   notifyUsage(): void {
     if (this.#sliceTimer || this.#isClosed || !this.#isOverWatermark()) return;
-    this.#sliceTimer = this.#options.clock.after(0, () => this.#runSlice());
+    this.#sliceTimer = this.#options.clock.after(0, () => this.#runSlice(false));
   }
 
   /** Evicts at least `bytes` now, if that much is evictable. Returns the bytes freed. */
   makeRoom(bytes: number): number {
-    let freed = 0;
-    while (freed < bytes) {
-      const { result, freedBytes } = this.#options.l1.evict(bytes - freed, SLICE_FAMILY_BUDGET);
-      freed += freedBytes;
-      if (result !== 'more') break;
-    }
-    return freed;
+    const budget = MAKE_ROOM_FAMILY_BUDGET;
+    return this.#options.l1.evict(bytes, budget, false).freedBytes;
   }
 
   get isAlive(): boolean {
@@ -104,15 +101,15 @@ export class EvictionController {
     this.notifyUsage();
   }
 
-  #runSlice(): void {
+  #runSlice(isContinued: boolean): void {
     this.#sliceTimer = null;
     const { l1, watermarkRatio, evictionRatio, clock, log } = this.#options;
     const targetBytes = Math.max(0, watermarkRatio - evictionRatio) * l1.totalBytes;
     const excessBytes = l1.usedBytes - targetBytes;
     if (excessBytes <= 0 || this.#isClosed) return;
     try {
-      const { result } = l1.evict(excessBytes, SLICE_FAMILY_BUDGET);
-      if (result === 'more') this.#sliceTimer = clock.after(0, () => this.#runSlice());
+      const { result } = l1.evict(excessBytes, SLICE_FAMILY_BUDGET, isContinued);
+      if (result === 'more') this.#sliceTimer = clock.after(0, () => this.#runSlice(true));
     } catch (error) {
       this.#failureCount += 1;
       log.limited('error', 'eviction-slice', `eviction slice failed: ${String(error)}`);

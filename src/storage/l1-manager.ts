@@ -19,7 +19,14 @@
  */
 import type { Clock } from '../clock.ts';
 import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
-import { NO_SLOT, type ObjectKeys, type ObjectTable } from '../core/object-table.ts';
+import {
+  type ClearOutcome,
+  NO_SLOT,
+  type ObjectKeys,
+  type ObjectTable,
+  type SliceOutcome,
+  type TableStatistics,
+} from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
 
@@ -83,10 +90,15 @@ export class L1Manager {
     if (slots.length > 0) this.#table.releaseHolds(slots, holdCount);
   }
 
-  /** Pins every object of `keys`, or none: null when one of them is not readable. */
-  acquireForRead(keys: ObjectKeys): Places | null {
+  /**
+   * Pins every object of `keys`, or none: null when one of them is not readable, or has another
+   * size than the reader's layout: its bytes mean something else, and copying them would overrun.
+   */
+  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null {
     const slots = this.#table.find(keys);
-    if (slots.includes(NO_SLOT)) return null;
+    for (const slot of slots) {
+      if (slot === NO_SLOT || this.#table.sizeOf(slot) !== sizeBytes) return null;
+    }
     this.#table.pin(slots);
     return { slots, offsets: this.#offsetsOf(slots) };
   }
@@ -143,7 +155,7 @@ export class L1Manager {
    * Takes objects out of the index at once. With `isForced` held and pinned objects go, too; their
    * memory is freed when the last holder lets go (`deferredCount`).
    */
-  clear(isForced: boolean): { removedCount: number; deferredCount: number; freedBytes: number } {
+  clear(isForced: boolean): ClearOutcome {
     const result = this.#table.clear(isForced, this.#clock.nowMs());
     this.#bus.publish('l1.keys.evicted', {
       objectCount: result.removedCount,
@@ -153,8 +165,9 @@ export class L1Manager {
   }
 
   /** One slice of eviction: see `ObjectTable.evict`. */
-  evict(bytesToFree: number, familyBudget: number): ReturnType<ObjectTable['evict']> {
-    const result = this.#table.evict(bytesToFree, familyBudget, this.#clock.nowMs());
+  evict(bytesToFree: number, familyBudget: number, isContinued: boolean): SliceOutcome {
+    const nowMs = this.#clock.nowMs();
+    const result = this.#table.evict(bytesToFree, familyBudget, nowMs, isContinued);
     if (result.objectCount > 0) {
       this.#bus.publish('l1.keys.evicted', {
         objectCount: result.objectCount,
@@ -165,12 +178,17 @@ export class L1Manager {
   }
 
   /** One slice of the sweep that frees reservations whose writer did not finish in time. */
-  sweepExpired(budget: number): ReturnType<ObjectTable['sweepExpired']> {
+  sweepExpired(budget: number): SliceOutcome {
     return this.#table.sweepExpired(budget, this.#clock.nowMs());
   }
 
   get usedBytes(): number {
-    return this.#table.statistics().usedBytes;
+    return this.#table.usedBytes;
+  }
+
+  /** Counters of the table, as of now. */
+  statistics(): TableStatistics {
+    return this.#table.statistics(this.#clock.nowMs());
   }
 
   get totalBytes(): number {
@@ -179,7 +197,7 @@ export class L1Manager {
 
   /** `storage_manager.l1_manager` of `GET /status` (spec storage 14); counters only. */
   status(config: { writeTtlMs: number; readTtlMs: number }): Record<string, unknown> {
-    const statistics = this.#table.statistics();
+    const statistics = this.statistics();
     return {
       is_healthy: true,
       total_object_count: statistics.objectCount + statistics.stagingCount,

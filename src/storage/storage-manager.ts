@@ -7,7 +7,7 @@
  */
 import type { Clock, Timer } from '../clock.ts';
 import type { NamespaceKey } from '../core/namespaces.ts';
-import type { ObjectKeys } from '../core/object-table.ts';
+import type { ClearOutcome, ObjectKeys } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
@@ -99,8 +99,8 @@ export class StorageManager {
     this.#l1.discardStore(slots);
   }
 
-  acquireForRead(keys: ObjectKeys): Places | null {
-    return this.#l1.acquireForRead(keys);
+  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null {
+    return this.#l1.acquireForRead(keys, sizeBytes);
   }
 
   releaseRead(slots: Uint32Array): void {
@@ -111,7 +111,7 @@ export class StorageManager {
     this.#l1.touch(keys);
   }
 
-  clear(isForced: boolean): ReturnType<L1Manager['clear']> {
+  clear(isForced: boolean): ClearOutcome {
     return this.#l1.clear(isForced);
   }
 
@@ -159,4 +159,3 @@ export class StorageManager {
     }
   }
 }
-

@@ -1,0 +1,237 @@
+/**
+ * The exports of core.wasm, and nothing else: names here are the ABI of `src/core/`.
+ *
+ * Calls work on batches; inputs and outputs lie in the regions of memory-map.ts. A result < 0 is a
+ * code of result.ts. Bad arguments give INVALID_ARGUMENT and change nothing; a trap is a bug of ours.
+ */
+
+import { unitsToBytes } from './address-space';
+import { isTime } from './batch';
+import { checkTable } from './check';
+import { hashChunks, initHasher } from './hash/chunk-chain';
+import { advanceClock } from './lifecycle';
+import { beginLayout, endLayout, layoutSize, regionOffset } from './memory-map';
+import { defineNamespace, namespaceObjectCount, tenantUnits } from './namespace';
+import { objectKeysRegion, objectPlacesRegion } from './object';
+import {
+  findBatch,
+  finishReadBatch,
+  holdPrefixBatch,
+  pinBatch,
+  releaseHoldsBatch,
+  reserveReadBatch,
+  touchBatch,
+  unpinBatch,
+} from './reading';
+import { clearAll, deleteBatch, evict, sweepExpired } from './reclaiming';
+import { ALREADY_INITIALIZED, INVALID_ARGUMENT, NOT_INITIALIZED, SUCCESS } from './result';
+import { growArena, tableLayout, tableReset, writeStatistics } from './table';
+import { decodeTokens } from './tokens';
+import { discardWriteBatch, finishWriteBatch, reserveWriteBatch } from './writing';
+
+/** Raised with every change of an export, a region or a code. */
+export function abi_version(): i32 {
+  return 1;
+}
+
+let isInitialized: bool = false;
+let hasTable: bool = false;
+let isTableReady: bool = false;
+
+/**
+ * Lays out the memory and grows it. Once per instance. With `objectCountMax` 0 there is no table,
+ * only the hasher. The seed keeps clients from choosing chunks that collide in the indexes.
+ */
+export function init(
+  tokenCountMax: u32,
+  chunkSizeTokens: u32,
+  batchCountMax: u32,
+  objectCountMax: u32,
+  namespaceCountMax: u32,
+  seedLow: u32,
+  seedHigh: u32,
+): i32 {
+  if (isInitialized) return ALREADY_INITIALIZED;
+  let result = beginLayout(tokenCountMax, chunkSizeTokens, batchCountMax);
+  if (result !== SUCCESS) return result;
+  if (objectCountMax > 0) {
+    const seed = ((<u64>seedHigh) << 32) | <u64>seedLow;
+    result = tableLayout(objectCountMax, namespaceCountMax, seed);
+    if (result !== SUCCESS) return result;
+    hasTable = true;
+  }
+  result = endLayout();
+  if (result !== SUCCESS) return result;
+  isInitialized = true;
+  return SUCCESS;
+}
+
+/** Byte offset of a region in the memory; see memory-map.ts. */
+export function region_offset(id: i32): i32 {
+  if (id === 10) return <i32>objectKeysRegion();
+  if (id === 11) return <i32>objectPlacesRegion();
+  return regionOffset(id);
+}
+
+/** Bytes of the memory that some region owns. */
+export function layout_size(): f64 {
+  return layoutSize();
+}
+
+// Object table: batch.ts says how inputs and outputs are numbered.
+
+/** Sets arena, policy (policy/policy.ts) and lock times. Once per instance. */
+export function table_init(
+  arenaSizeBytes: f64,
+  alignBytes: u32,
+  policy: u32,
+  writeTtlMs: f64,
+  readTtlMs: f64,
+): i32 {
+  if (!isInitialized || !hasTable) return NOT_INITIALIZED;
+  if (isTableReady) return ALREADY_INITIALIZED;
+  const result = tableReset(arenaSizeBytes, alignBytes, policy, writeTtlMs, readTtlMs);
+  isTableReady = result === SUCCESS;
+  return result;
+}
+
+export function namespace_define(id: u32, scope: u32, tenant: u32): i32 {
+  return isTableReady ? defineNamespace(id, scope, tenant) : NOT_INITIALIZED;
+}
+
+export function namespace_object_count(id: u32): i32 {
+  return isTableReady ? namespaceObjectCount(id) : NOT_INITIALIZED;
+}
+
+/** Bytes of the arena under keys of a tenant. */
+export function tenant_bytes(tenant: u32): f64 {
+  return isTableReady ? <f64>tenantUnits(tenant) * unitsToBytes(1) : 0;
+}
+
+/** `writerTag` 0: resident objects; else what that writer has staged. */
+export function table_find(chunkCount: u32, namespaceCount: u32, writerTag: u32): i32 {
+  return isTableReady ? findBatch(chunkCount, namespaceCount, writerTag) : NOT_INITIALIZED;
+}
+
+export function table_hold_prefix(chunkCount: u32, namespaceCount: u32, holdCount: u32): i32 {
+  return isTableReady ? holdPrefixBatch(chunkCount, namespaceCount, holdCount) : NOT_INITIALIZED;
+}
+
+export function table_release_holds(count: u32, holdCount: u32): i32 {
+  return isTableReady ? releaseHoldsBatch(count, holdCount) : NOT_INITIALIZED;
+}
+
+export function table_pin(count: u32): i32 {
+  return isTableReady ? pinBatch(count) : NOT_INITIALIZED;
+}
+
+export function table_unpin(count: u32): i32 {
+  return isTableReady ? unpinBatch(count) : NOT_INITIALIZED;
+}
+
+export function table_touch(count: u32): i32 {
+  return isTableReady ? touchBatch(count) : NOT_INITIALIZED;
+}
+
+export function table_reserve_read(
+  chunkCount: u32,
+  namespaceCount: u32,
+  leaseCount: u32,
+  nowMs: f64,
+): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return reserveReadBatch(chunkCount, namespaceCount, leaseCount, nowMs);
+}
+
+export function table_finish_read(count: u32, leaseCount: u32, isChecked: i32, nowMs: f64): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return finishReadBatch(count, leaseCount, isChecked !== 0, nowMs);
+}
+
+export function table_reserve_write(
+  chunkCount: u32,
+  namespaceCount: u32,
+  sizeBytes: f64,
+  writerTag: u32,
+  nowMs: f64,
+): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return reserveWriteBatch(chunkCount, namespaceCount, sizeBytes, writerTag, nowMs);
+}
+
+export function table_finish_write(
+  count: u32,
+  leaseCount: u32,
+  holdCount: u32,
+  isChecked: i32,
+  nowMs: f64,
+): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return finishWriteBatch(count, leaseCount, holdCount, isChecked !== 0, nowMs);
+}
+
+export function table_discard_write(count: u32, isChecked: i32, nowMs: f64): i32 {
+  return isTableReady ? discardWriteBatch(count, isChecked !== 0, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_delete(chunkCount: u32, namespaceCount: u32, isForced: i32, nowMs: f64): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return deleteBatch(chunkCount, namespaceCount, isForced !== 0, nowMs);
+}
+
+export function table_clear(isForced: i32, nowMs: f64): i32 {
+  return isTableReady ? clearAll(isForced !== 0, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_evict(
+  bytesToFree: f64,
+  familyBudget: u32,
+  isContinued: i32,
+  nowMs: f64,
+): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return evict(bytesToFree, familyBudget, isContinued !== 0, nowMs);
+}
+
+export function table_sweep_expired(budget: u32, nowMs: f64): i32 {
+  return isTableReady ? sweepExpired(budget, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_grow_arena(sizeBytes: f64): i32 {
+  return isTableReady ? growArena(sizeBytes) : NOT_INITIALIZED;
+}
+
+/** Fills FIGURES as of `nowMs` (table.ts). */
+export function table_statistics(nowMs: f64): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  if (!isTime(nowMs)) return INVALID_ARGUMENT;
+  advanceClock(nowMs);
+  writeStatistics();
+  return SUCCESS;
+}
+
+/** Walks everything. 0, or the number of the rule that is broken (check.ts). */
+export function table_check(): i32 {
+  return isTableReady ? checkTable() : NOT_INITIALIZED;
+}
+
+// Chunk hasher: tokens.ts and hash/.
+
+/**
+ * Chooses the hash algorithm and computes its root at HASH_ROOT, from `seedSize` bytes at MSGPACK.
+ * Returns the bytes of a hash. Kinds and algorithms: hash/chunk-chain.ts.
+ */
+export function hasher_init(algorithm: i32, seedKind: i32, seedSize: u32): i32 {
+  return isInitialized ? initHasher(algorithm, seedKind, seedSize) : NOT_INITIALIZED;
+}
+
+/** Decodes `count` array elements from `size` bytes at MSGPACK. Returns the bytes read. */
+export function tokens_decode(size: u32, count: u32): i32 {
+  return isInitialized ? decodeTokens(size, count) : NOT_INITIALIZED;
+}
+
+/** Hashes the first `count` chunks of the decoded tokens to HASH_OUTPUT; the first one's prefix
+ * lies at HASH_PREFIX. */
+export function hash_chunks(count: u32): i32 {
+  return hashChunks(count);
+}

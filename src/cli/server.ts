@@ -1,0 +1,125 @@
+/**
+ * `kvd server`: configuration, logger, signals, exit code. The server itself is built in
+ * `../server.ts`, which is loaded only after the configuration has been found good.
+ *
+ *   exit code  0   --help, --check, or stopped by SIGTERM or SIGINT
+ *              1   cannot start (port taken, no memory, …), or the shutdown got stuck
+ *              2   configuration: every problem as one line `kvd server: error: <flag>: <reason>`
+ *              70  broken invariant (../assert.ts)
+ *              130 second signal: at once, whatever is in flight
+ */
+import { fatal } from '../assert.ts';
+import { systemClock } from '../clock.ts';
+import type { LogLevelName, ServerConfig } from '../config/config.ts';
+import { loadServerConfig } from '../config/load.ts';
+import { readEnvironment } from '../config/sources.ts';
+import { VERSION } from '../config/version.ts';
+import { KvdError } from '../errors.ts';
+import { createLogger, type Logger } from '../observability/log.ts';
+import type { Level } from '../observability/log-line.ts';
+import { formatBytes } from '../units.ts';
+import { EXIT_CODE_USAGE } from './arguments.ts';
+
+const EXIT_CODE_SECOND_SIGNAL = 130;
+
+/** Beyond the shutdown timeout: closing sockets and unlinking memory should take far less. */
+const STUCK_SHUTDOWN_MS = 5_000;
+
+const LEVELS: Readonly<Record<LogLevelName, Level>> = {
+  DEBUG: 'debug',
+  INFO: 'info',
+  WARNING: 'warn',
+  ERROR: 'error',
+  CRITICAL: 'error',
+};
+
+function printError(text: string): void {
+  process.stderr.write(`kvd server: error: ${text}\n`);
+}
+
+async function openLog(config: ServerConfig): Promise<Logger> {
+  const noColour = readEnvironment()['NO_COLOR'] ?? '';
+  return createLogger({
+    format: config.logFormat,
+    level: LEVELS[config.logLevel],
+    clock: systemClock,
+    hasColours: process.stderr.isTTY === true && noColour === '',
+    write: (line) => process.stderr.write(line),
+  });
+}
+
+/** Resolves at the first SIGTERM or SIGINT; the second one ends the process. */
+function watchSignals(log: Logger): Promise<string> {
+  const { promise, resolve } = Promise.withResolvers<string>();
+  let isStopping = false;
+  const onSignal = (signal: string) => {
+    if (isStopping) process.exit(EXIT_CODE_SECOND_SIGNAL);
+    isStopping = true;
+    log.info(`${signal}: shutting down; a second signal ends at once`);
+    resolve(signal);
+  };
+  process.on('SIGTERM', onSignal);
+  process.on('SIGINT', onSignal);
+  // Log files are reopened by whoever reads stderr; dying of it would surprise.
+  process.on('SIGHUP', () => log.info('SIGHUP: nothing to reopen, the log goes to stderr'));
+  return promise;
+}
+
+function watchBrokenInvariants(): void {
+  const die = (error: unknown) => {
+    const stack = error instanceof Error ? error.stack : String(error);
+    fatal('unexpected error outside of any request', { stack });
+  };
+  process.on('uncaughtException', die);
+  process.on('unhandledRejection', die);
+}
+
+async function serve(config: ServerConfig, log: Logger): Promise<number> {
+  const stopSignal = watchSignals(log);
+  watchBrokenInvariants();
+  const { startServer } = await import('../server.ts');
+  let server: Awaited<ReturnType<typeof startServer>>;
+  try {
+    server = await startServer(config, log);
+  } catch (error) {
+    printError(error instanceof Error ? error.message : String(error));
+    log.debug('start failed', { stack: error instanceof Error ? error.stack : '' });
+    const isConfig = error instanceof KvdError && error.code === 'ERR_CONFIG';
+    return isConfig ? EXIT_CODE_USAGE : 1;
+  }
+  await stopSignal;
+  const startMs = systemClock.preciseMs();
+  systemClock.after(config.shutdownTimeoutMs + STUCK_SHUTDOWN_MS, () => {
+    log.error('the shutdown is stuck, giving up');
+    process.exit(1);
+  });
+  await server.close();
+  log.info(`stopped after ${((systemClock.preciseMs() - startMs) / 1000).toFixed(2)} s`);
+  return 0;
+}
+
+export async function run(argv: readonly string[]): Promise<number> {
+  const { config, problems, warnings, wantsHelp } = loadServerConfig(argv);
+  if (wantsHelp) {
+    const { renderHelp } = await import('../config/help.ts');
+    process.stdout.write(renderHelp());
+    return 0;
+  }
+  for (const { flag, reason } of problems) printError(`${flag}: ${reason}`);
+  if (!config) return EXIT_CODE_USAGE;
+  if (config.settings.isOn('--check')) {
+    const { renderSettings } = await import('../config/help.ts');
+    for (const warning of warnings) process.stderr.write(`kvd server: warning: ${warning}\n`);
+    process.stdout.write(renderSettings(config.settings));
+    return 0;
+  }
+  const log = await openLog(config);
+  for (const warning of warnings) log.warn(warning);
+  const l1 = formatBytes(config.l1SizeBytes);
+  log.info(`kvd ${VERSION} starting: L1 ${l1}, chunks of ${config.chunkSizeTokens} tokens`, {
+    eviction: config.evictionPolicy,
+    hash: config.hashAlgorithm,
+    pid: process.pid,
+  });
+  return serve(config, log);
+}

@@ -1,0 +1,141 @@
+/** What the server is built from: every setting with its unit in its name. */
+import { randomUUID } from 'node:crypto';
+import { GIB } from '../units.ts';
+import type { Settings } from './settings.ts';
+
+export type HashAlgorithm = 'blake3' | 'sha256_cbor' | 'builtin';
+export type EvictionPolicyName = 'LRU' | 'noop';
+export type LogLevelName = 'DEBUG' | 'INFO' | 'WARNING' | 'ERROR' | 'CRITICAL';
+
+export interface ServerConfig {
+  readonly instanceId: string;
+
+  /** ZMQ addresses: the one of --host and --port first. */
+  readonly endpoints: readonly string[];
+  readonly wireDialect: 'auto' | 'A';
+  readonly transferMode: 'auto' | 'lmcache_driven';
+  readonly isStrictRetrieve: boolean;
+  readonly reapTimeoutMs: number;
+  readonly registrationGraceMs: number;
+  readonly sessionTtlMs: number;
+  readonly shutdownTimeoutMs: number;
+  /** null = choose by the number of processors. */
+  readonly copyThreadCount: number | null;
+
+  readonly chunkSizeTokens: number;
+  readonly hashAlgorithm: HashAlgorithm;
+  /** PYTHONHASHSEED as text; null = not set (a random root). */
+  readonly hashSeed: string | null;
+
+  readonly l1SizeBytes: number;
+  readonly l1AlignBytes: number;
+  readonly isL1Lazy: boolean;
+  /** Taken right after the start when lazy; at most `l1SizeBytes`. */
+  readonly l1InitSizeBytes: number;
+  readonly usesHugePages: boolean;
+  /** null = the default name with the pid; '' = private memory. */
+  readonly shmName: string | null;
+  readonly shmMode: number;
+  readonly isMemoryStrict: boolean;
+  readonly writeTtlMs: number;
+  readonly readTtlMs: number;
+
+  readonly evictionPolicy: EvictionPolicyName;
+  readonly evictionTriggerWatermark: number;
+  readonly evictionRatio: number;
+
+  readonly httpHost: string;
+  readonly httpPort: number;
+  /** null = open. */
+  readonly httpToken: string | null;
+
+  readonly logLevel: LogLevelName;
+  readonly logFormat: 'text' | 'json';
+  /** False: no log lines about single requests (`Stored … tokens`). */
+  readonly hasRequestLogs: boolean;
+  readonly hasMetrics: boolean;
+  /** The second listener for /metrics, when its flag is given. */
+  readonly prometheus: { readonly host: string; readonly port: number } | null;
+
+  /** All flags with their source, for `GET /config` and `--check`. */
+  readonly settings: Settings;
+}
+
+/** `::1` becomes `[::1]`; names, IPv4 and `*` stay as they are. */
+function zmqEndpoint(host: string, port: number): string {
+  if (host.includes('://')) return host;
+  const isBareIpv6 = host.includes(':') && !host.startsWith('[');
+  return `tcp://${isBareIpv6 ? `[${host}]` : host}:${port}`;
+}
+
+function buildEndpoints(settings: Settings): string[] {
+  const first = zmqEndpoint(settings.text('--host'), settings.number('--port'));
+  return [...new Set([first, ...settings.texts('--endpoint')])];
+}
+
+function buildCopyThreadCount(settings: Settings): number | null {
+  const given = settings.numberOrNull('--max-gpu-workers');
+  if (given !== null) return given;
+  return settings.isGiven('--max-workers') ? settings.number('--max-workers') : null;
+}
+
+function buildL1(settings: Settings) {
+  const l1SizeBytes = Math.trunc(settings.number('--l1-size-gb') * GIB);
+  const initSizeBytes = Math.trunc(settings.number('--l1-init-size-gb') * GIB);
+  return {
+    l1SizeBytes,
+    l1AlignBytes: settings.number('--l1-align-bytes'),
+    isL1Lazy: settings.isOn('--l1-use-lazy'),
+    l1InitSizeBytes: Math.min(initSizeBytes, l1SizeBytes),
+    usesHugePages: settings.isOn('--l1-use-hugepages'),
+    shmName: settings.textOrNull('--shm-name'),
+    shmMode: settings.number('--shm-mode'),
+    isMemoryStrict: settings.isOn('--memory-strict'),
+    writeTtlMs: settings.number('--l1-write-ttl-seconds') * 1000,
+    readTtlMs: settings.number('--l1-read-ttl-seconds') * 1000,
+  };
+}
+
+function buildObservability(settings: Settings) {
+  const isObserved = !settings.isOn('--disable-observability');
+  const host = settings.textOrNull('--prometheus-host') ?? settings.text('--http-host');
+  const port = settings.number('--prometheus-port');
+  return {
+    logLevel: settings.text('--log-level') as LogLevelName,
+    logFormat: settings.text('--log-format') as 'text' | 'json',
+    hasRequestLogs: isObserved && !settings.isOn('--disable-logging'),
+    hasMetrics: isObserved && !settings.isOn('--disable-metrics'),
+    prometheus: settings.isGiven('--prometheus-port') ? { host, port } : null,
+  };
+}
+
+/** `settings` have passed all checks. */
+export function buildServerConfig(
+  settings: Settings,
+  secrets: { readonly httpToken: string | null; readonly hashSeed: string | null },
+): ServerConfig {
+  return {
+    instanceId: settings.textOrNull('--instance-id') || randomUUID(),
+    endpoints: buildEndpoints(settings),
+    wireDialect: settings.text('--wire-dialect') as 'auto' | 'A',
+    transferMode: settings.text('--supported-transfer-mode') as 'auto' | 'lmcache_driven',
+    isStrictRetrieve: settings.isOn('--strict-retrieve'),
+    reapTimeoutMs: settings.number('--worker-reap-timeout-seconds') * 1000,
+    registrationGraceMs: settings.number('--worker-registration-grace-seconds') * 1000,
+    sessionTtlMs: settings.number('--session-ttl-seconds') * 1000,
+    shutdownTimeoutMs: settings.number('--shutdown-timeout') * 1000,
+    copyThreadCount: buildCopyThreadCount(settings),
+    chunkSizeTokens: settings.number('--chunk-size'),
+    hashAlgorithm: settings.text('--hash-algorithm') as HashAlgorithm,
+    hashSeed: secrets.hashSeed,
+    ...buildL1(settings),
+    evictionPolicy: settings.text('--eviction-policy') as EvictionPolicyName,
+    evictionTriggerWatermark: settings.number('--eviction-trigger-watermark'),
+    evictionRatio: settings.number('--eviction-ratio'),
+    httpHost: settings.text('--http-host'),
+    httpPort: settings.number('--http-port'),
+    httpToken: secrets.httpToken,
+    ...buildObservability(settings),
+    settings,
+  };
+}

@@ -1,0 +1,33 @@
+/**
+ * What the transfer modules need from the storage room and from the sessions, and no more.
+ *
+ * The real classes are `StorageManager` and `SessionTable`; tests bring their own.
+ */
+import type { ChunkHasher, ChunkHashes } from '../../core/chunk-hasher.ts';
+import type { ObjectKeys } from '../../core/object-table.ts';
+import type { Places } from '../../storage/l1-manager.ts';
+import type { StorageManager } from '../../storage/storage-manager.ts';
+
+export type TransferHasher = Pick<
+  ChunkHasher,
+  'chunkSizeTokens' | 'hashChunks' | 'hashChunksSliced'
+>;
+
+export interface TransferStorage extends Pick<StorageManager, 'internNamespace'> {
+  /** Pinned staging for the objects that must be written; offset −1 where nothing is to be done. */
+  reserveStore(keys: ObjectKeys, sizeBytes: number): Places;
+  finishStore(slots: Uint32Array): void;
+  discardStore(slots: Uint32Array): void;
+  /**
+   * Pins every object of `keys`, or none: null when one is not readable or has not `sizeBytes`
+   * (another layout wrote it; a copy would run into the neighbour's bytes).
+   */
+  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null;
+  releaseRead(slots: Uint32Array): void;
+}
+
+export interface TransferSessions {
+  recordTransfer(requestId: string, hashes: ChunkHashes): void;
+  /** Releases one reader per slot from what the request's LOOKUP holds. */
+  consumeHolds(requestId: string, connectionId: number, slots: Uint32Array): void;
+}

@@ -1,0 +1,192 @@
+/**
+ * REGISTER_KV_CACHE and UNREGISTER_KV_CACHE: how a worker's memory comes and goes.
+ *
+ *   REGISTER ─▶ map the wrappers ─▶ discover the layout ─▶ same as before? ─ yes ─▶ unmap again,
+ *                                                            │ no                   refresh only
+ *                                                            ▼
+ *                                     table points to the new memory; copies of the old one end,
+ *                                     then it is unmapped
+ *
+ * Everything new is mapped and checked before anything old is touched, so a failed registration
+ * leaves the worker as it was. Registrations of one id run one after the other, whichever
+ * connection they come from; otherwise the slower of two would replace the newer.
+ *
+ * A reply to REGISTER means success whatever it contains, so a failure is answered by silence
+ * (spec wire 7.3). Then the log and `/status` are all that the operator has: both name the remedy.
+ */
+import type { Clock } from '../../clock.ts';
+import type { Device, DeviceInstance } from '../../device/device.ts';
+import { KvdError, toKvdError, WithheldReplyError } from '../../errors.ts';
+import type { Logger } from '../../observability/log.ts';
+import type { InstanceId, RegisterKvCacheRequest } from '../api.ts';
+import type { Instance, InstanceRegistry } from '../instances.ts';
+import { discoverKvLayout, isSameLayout } from './kv-layout.ts';
+
+/** Failures shown in `/status`; older ones are only counted. */
+const RECENT_FAILURE_COUNT_MAX = 16;
+
+export interface RegistrarOptions {
+  readonly device: Device;
+  readonly instances: InstanceRegistry;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly chunkSizeTokens: number;
+  readonly hasAccelerator: boolean;
+}
+
+interface RegistrationFailure {
+  readonly instance_id: string;
+  readonly model_name: string;
+  readonly code: string;
+  readonly message: string;
+  readonly next: string;
+  readonly time: string;
+}
+
+export class Registrar {
+  readonly #options: RegistrarOptions;
+  /** Last registration or release of each id that is under way. */
+  readonly #running = new Map<InstanceId, Promise<void>>();
+  readonly #recentFailures: RegistrationFailure[] = [];
+  #failureCount = 0;
+
+  constructor(options: RegistrarOptions) {
+    this.#options = options;
+  }
+
+  register(request: RegisterKvCacheRequest): Promise<void> {
+    return this.#inOrder(request.instanceId, async () => {
+      try {
+        await this.#open(request);
+      } catch (error) {
+        throw this.#withhold(request, toKvdError(error));
+      }
+    });
+  }
+
+  unregister(instanceId: InstanceId): Promise<void> {
+    const { instances, log } = this.#options;
+    return this.#inOrder(instanceId, async () => {
+      if (await instances.drop(instanceId, 'unregistered')) return;
+      log.limited(
+        'warn',
+        'unregister-unknown',
+        `UNREGISTER_KV_CACHE of instance ${instanceId}, which is not registered`,
+      );
+    });
+  }
+
+  status(): Record<string, unknown> {
+    return {
+      registration_failure_count: this.#failureCount,
+      recent_registration_failures: this.#recentFailures,
+    };
+  }
+
+  async #open(request: RegisterKvCacheRequest): Promise<void> {
+    const { device, instances, log } = this.#options;
+    checkIdentity(request);
+    instances.checkRoom(request.instanceId);
+    const handle = await device.openInstance(request.wrappers);
+    let instance: Instance;
+    try {
+      instance = this.#describe(request, handle);
+      const known = instances.lookup(request.instanceId);
+      if (known && isSameRegistration(known, instance)) {
+        instances.refresh(request.instanceId);
+        await this.#abandon(handle);
+        return;
+      }
+      handle.setPlan(instance.layout.plan);
+      instances.checkRoom(request.instanceId);
+    } catch (error) {
+      await this.#abandon(handle);
+      throw error;
+    }
+    await instances.register(instance);
+    const { format, groups, objectSizeBytes } = instance.layout;
+    log.info(
+      `Registered instance ${request.instanceId} of ${request.modelName}: ${format.name}, ` +
+        `${groups.length} kernel group(s), ${objectSizeBytes} bytes per chunk`,
+    );
+  }
+
+  /** Unmaps what a registration opened and does not need. */
+  async #abandon(handle: DeviceInstance): Promise<void> {
+    try {
+      await handle.close();
+    } catch (error) {
+      // The registration's own outcome counts; a mapping that stays costs address space only.
+      this.#options.log.error(`A mapping cannot be closed: ${toKvdError(error).message}`);
+    }
+  }
+
+  #describe(request: RegisterKvCacheRequest, handle: DeviceInstance): Instance {
+    const { chunkSizeTokens, hasAccelerator } = this.#options;
+    const { instanceId, modelName, worldSize, engineType, wrappers } = request;
+    const layout = discoverKvLayout({
+      tensors: handle.tensors,
+      engineType,
+      hints: request.layoutHints,
+      infos: request.engineGroupInfos,
+      chunkSizeTokens,
+      hasAccelerator,
+    });
+    return { instanceId, modelName, worldSize, engineType, wrappers, layout, handle };
+  }
+
+  #withhold(request: RegisterKvCacheRequest, error: KvdError): WithheldReplyError {
+    const { clock, log } = this.#options;
+    const { instanceId, modelName } = request;
+    const { message, code } = error;
+    const next = error.row.next;
+    this.#failureCount += 1;
+    if (this.#recentFailures.length === RECENT_FAILURE_COUNT_MAX) this.#recentFailures.shift();
+    this.#recentFailures.push({
+      instance_id: String(instanceId),
+      model_name: modelName,
+      code,
+      message,
+      next,
+      time: new Date(clock.wallMs()).toISOString(),
+    });
+    log.error(`Registration of instance ${instanceId} (${modelName}) failed: ${message}. ${next}`);
+    return new WithheldReplyError(code, message, { cause: error });
+  }
+
+  #inOrder(instanceId: InstanceId, run: () => Promise<void>): Promise<void> {
+    const earlier = this.#running.get(instanceId);
+    const running = earlier ? earlier.then(run, run) : run();
+    this.#running.set(instanceId, running);
+    const forget = () => {
+      if (this.#running.get(instanceId) === running) this.#running.delete(instanceId);
+    };
+    running.then(forget, forget);
+    return running;
+  }
+}
+
+function checkIdentity(request: RegisterKvCacheRequest): void {
+  const { modelName, worldSize, wrappers } = request;
+  if (modelName.includes('@')) {
+    throw new KvdError('ERR_BAD_REQUEST', `expected a model_name without "@", got ${modelName}`);
+  }
+  if (!(Number.isSafeInteger(worldSize) && worldSize >= 1)) {
+    throw new KvdError('ERR_BAD_REQUEST', `expected a world_size of at least 1, got ${worldSize}`);
+  }
+  if (wrappers.length === 0) {
+    throw new KvdError('ERR_LAYOUT', 'a registration without tensors');
+  }
+}
+
+/** The same memory, read the same way, for the same model. */
+function isSameRegistration(a: Instance, b: Instance): boolean {
+  return (
+    a.modelName === b.modelName &&
+    a.worldSize === b.worldSize &&
+    a.engineType === b.engineType &&
+    JSON.stringify(a.wrappers) === JSON.stringify(b.wrappers) &&
+    JSON.stringify(a.handle.mappingIds) === JSON.stringify(b.handle.mappingIds) &&
+    isSameLayout(a.layout, b.layout)
+  );
+}

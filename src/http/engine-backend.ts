@@ -1,0 +1,169 @@
+/**
+ * `HttpBackend` over the rooms: gathers what they know, in the order and under the names that
+ * readers of the reference's `/status` expect (spec http 7.1), with kvd's own keys behind.
+ */
+import type { Dispatcher } from '../engine/dispatch.ts';
+import type { InstanceRegistry } from '../engine/instances.ts';
+import type { LookupModule } from '../engine/lookup.ts';
+import type { SessionTable } from '../engine/session.ts';
+import { countLayers } from '../engine/transfer/kv-layout.ts';
+import type { LMCacheDrivenTransferModule } from '../engine/transfer/lmcache-driven.ts';
+import type { MetricsSnapshot } from '../observability/metrics/source.ts';
+import type { StorageManager } from '../storage/storage-manager.ts';
+import type {
+  BlockChecksums,
+  ChecksumRequest,
+  ChecksumTarget,
+  ClearResult,
+  HttpBackend,
+  Readiness,
+} from './backend.ts';
+
+const SELF_PING_MS = 2_000;
+
+/** What the other door tells: `server.ts` hands it over, because doors do not know each other. */
+export interface WireReport {
+  statistics(): Record<string, unknown>;
+  /** Null while the message loop answers. */
+  problem(): string | null;
+  selfPing(timeoutMs: number): Promise<number>;
+}
+
+export interface EngineBackendOptions {
+  readonly storage: StorageManager;
+  readonly sessions: SessionTable;
+  readonly instances: InstanceRegistry;
+  readonly lookup: LookupModule;
+  readonly transfer: LMCacheDrivenTransferModule;
+  readonly dispatcher: Dispatcher;
+  readonly wire: WireReport;
+  readonly chunkSizeTokens: number;
+  readonly hashAlgorithm: string;
+  /** Parts of `/status` that belong to no room above: device, version, uptime. */
+  readonly extraStatus: () => Record<string, unknown>;
+  readonly metricsText: () => Promise<string>;
+  readonly config: () => Record<string, unknown>;
+}
+
+export class EngineBackend implements HttpBackend {
+  readonly #options: EngineBackendOptions;
+  isDraining = false;
+
+  constructor(options: EngineBackendOptions) {
+    this.#options = options;
+  }
+
+  status(): Record<string, unknown> {
+    const { storage, lookup, transfer, dispatcher, wire } = this.#options;
+    const { active_sessions, active_prefetch_jobs, ...lookupStatus } = lookup.status();
+    return {
+      is_healthy: this.unhealthyReason() === null,
+      unhealthy_reason: this.unhealthyReason(),
+      engine_type: 'MPCacheServer',
+      chunk_size: this.#options.chunkSizeTokens,
+      hash_algorithm: this.#options.hashAlgorithm,
+      active_sessions,
+      storage_manager: storage.status(),
+      active_prefetch_jobs,
+      active_p2p_lookup_jobs: 0,
+      p2p_enabled: false,
+      p2p_state: 'unregistered',
+      p2p_peer_count: 0,
+      p2p_peers: [],
+      ...transfer.status(),
+      ...lookupStatus,
+      requests: {
+        in_flight: dispatcher.inFlightCount,
+        by_operation: Object.fromEntries(
+          [...dispatcher.counters].map(([name, { requestCount, failureCount }]) => [
+            name,
+            { count: requestCount, failures: failureCount },
+          ]),
+        ),
+      },
+      wire: wire.statistics(),
+      ...this.#options.extraStatus(),
+    };
+  }
+
+  unhealthyReason(): string | null {
+    if (this.isDraining) return 'the server is shutting down';
+    return this.#options.wire.problem() ?? this.#options.storage.healthProblems()[0] ?? null;
+  }
+
+  async readiness(): Promise<Readiness> {
+    const reason = this.unhealthyReason();
+    if (reason !== null) return { state: 'unready', reasons: [reason] };
+    try {
+      await this.#options.wire.selfPing(SELF_PING_MS);
+      return { state: 'ready', reasons: [] };
+    } catch (error) {
+      return { state: 'unready', reasons: [(error as Error).message] };
+    }
+  }
+
+  async clear(options: { readonly isForced: boolean }): Promise<ClearResult> {
+    const { removedCount, deferredCount, freedBytes } = this.#options.storage.clear(
+      options.isForced,
+    );
+    return {
+      removedObjectCount: removedCount,
+      deferredObjectCount: deferredCount,
+      freedBytes,
+    };
+  }
+
+  checksumTarget(instanceId: bigint): ChecksumTarget | 'not-enabled' | 'unknown' {
+    const instance = this.#options.instances.lookup(instanceId);
+    if (!instance) return 'unknown';
+    const { layout } = instance;
+    const blockCounts = layout.groups.map((group) => group.blockCount);
+    return {
+      layerCount: countLayers(layout),
+      blockCount: layout.format.blockAxis === null ? null : Math.min(...blockCounts),
+      checksum: (request) => this.#checksum(instanceId, request),
+    };
+  }
+
+  dropInstance(instanceId: bigint): Promise<boolean> {
+    return this.#options.instances.drop(instanceId, 'dropped');
+  }
+
+  metricsText(): Promise<string> {
+    return this.#options.metricsText();
+  }
+
+  config(): Record<string, unknown> {
+    return this.#options.config();
+  }
+
+  /** What a scrape reads. */
+  snapshot(): MetricsSnapshot {
+    const { storage, sessions, instances, dispatcher } = this.#options;
+    const statistics = storage.l1.statistics();
+    const counters = [...dispatcher.counters];
+    return {
+      l1UsedBytes: statistics.usedBytes,
+      l1TotalBytes: storage.l1.totalBytes,
+      objectCount: statistics.objectCount + statistics.stagingCount,
+      stagingObjectCount: statistics.stagingCount,
+      sessionCount: sessions.sessionCount,
+      instanceCount: instances.instanceCount,
+      prefetchJobCount: sessions.countOpenJobs(),
+      inFlightRequestCount: dispatcher.inFlightCount,
+      requestCounts: new Map(counters.map(([name, c]) => [name, c.requestCount])),
+      failedRequestCounts: dispatcher.failuresByCode,
+    };
+  }
+
+  async #checksum(instanceId: bigint, request: ChecksumRequest): Promise<BlockChecksums> {
+    const lists = await this.#options.transfer.checksumBlocks({
+      instanceId,
+      blockIds: request.blockIds,
+      blocksPerChecksum: request.chunkSizeBlocks,
+      isLayerwise: request.isLayerwise,
+    });
+    if (!request.isLayerwise) return lists[0] ?? [];
+    return Object.fromEntries(lists.map((list, layer) => [`layer_${layer}`, list]));
+  }
+}

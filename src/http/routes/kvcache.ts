@@ -1,0 +1,74 @@
+/**
+ * `GET /kvcache/check`: MD5 of blocks of a registered KV cache, to compare before and after a
+ * store and retrieve (spec http 5.8). The order of the checks is the reference's, its tools show
+ * the first text.
+ */
+import type { Context } from 'hono';
+import { HTTPException } from 'hono/http-exception';
+import type { ChecksumTarget } from '../backend.ts';
+import { formatBlockIds, parseBlockIds } from '../block-ids.ts';
+import { jsonResponse } from '../json.ts';
+import type { OneAtATime } from '../one-at-a-time.ts';
+import { backendOf, type Room } from '../room.ts';
+import { FieldReader } from '../validation.ts';
+
+type Status = 400 | 404 | 501;
+
+function refuse(status: Status, message: string): never {
+  throw new HTTPException(status, { message });
+}
+
+function readQuery(c: Context) {
+  const fields = new FieldReader();
+  const query = {
+    blockIdText: c.req.query('block_ids') ?? '',
+    chunkSizeBlocks: Number(fields.integer(['query', 'chunk_size'], c.req.query('chunk_size'), 0n)),
+    instanceId: fields.integer(['query', 'instance_id'], c.req.query('instance_id'), 0n),
+    isLayerwise: fields.boolean(['query', 'layerwise'], c.req.query('layerwise'), false),
+  };
+  fields.finish();
+  return query;
+}
+
+function findTarget(room: Room, instanceId: bigint): ChecksumTarget {
+  const target = backendOf(room).checksumTarget(instanceId);
+  if (target === 'not-enabled') {
+    refuse(501, 'the lmcache_driven transfer module is not loaded (--supported-transfer-mode)');
+  }
+  if (target === 'unknown') refuse(404, `instance_id ${instanceId} not registered`);
+  return target;
+}
+
+function checkBlockIds(text: string, chunkSizeBlocks: number, target: ChecksumTarget): number[] {
+  if (text === '') refuse(400, 'block_ids is required');
+  const ids = parseBlockIds(text);
+  if (ids === null) refuse(400, 'Invalid block_ids format');
+  if (chunkSizeBlocks <= 0) refuse(400, 'chunk_size must be positive');
+  if (target.layerCount === 0) refuse(404, 'kv_caches empty');
+  const { blockCount } = target;
+  if (blockCount === null) refuse(501, 'the KV format has no block axis');
+  const outside = ids.find((id) => id < 0 || id >= blockCount);
+  if (outside !== undefined) {
+    refuse(400, `block id ${outside} is out of range (${blockCount} blocks)`);
+  }
+  return ids;
+}
+
+export function addKvCacheRoutes(room: Room, heavy: OneAtATime): void {
+  room.app.get('/kvcache/check', room.guard('sensitive'), async (c) => {
+    const { blockIdText, chunkSizeBlocks, instanceId, isLayerwise } = readQuery(c);
+    const target = findTarget(room, instanceId);
+    const blockIds = checkBlockIds(blockIdText, chunkSizeBlocks, target);
+    const checksums = await heavy.run(() =>
+      target.checksum({ blockIds, chunkSizeBlocks, isLayerwise }),
+    );
+    return jsonResponse({
+      status: 'success',
+      chunk_size: chunkSizeBlocks,
+      num_chunks: Math.ceil(blockIds.length / chunkSizeBlocks),
+      chunk_checksums: checksums,
+      layerwise: isLayerwise,
+      block_id_ranges: formatBlockIds(blockIds),
+    });
+  });
+}

@@ -1,0 +1,106 @@
+/**
+ * Types of query, path and body fields, with the error entries of the reference (spec http 2).
+ *
+ * All faults of a request are collected and answered as one 422 with `detail: [{type, loc, msg,
+ * input}]`. Clients compare `loc` and `type`. A schema library would need its own mapping to these
+ * entries and to the loose booleans and integers, which is nearly all there is here.
+ */
+import { HTTPException } from 'hono/http-exception';
+
+export interface Issue {
+  readonly type: string;
+  readonly loc: readonly (string | number)[];
+  readonly msg: string;
+  readonly input: unknown;
+  readonly ctx?: Readonly<Record<string, unknown>>;
+}
+
+export class ValidationError extends HTTPException {
+  readonly issues: readonly Issue[];
+
+  constructor(issues: readonly Issue[]) {
+    super(422, { message: issues.map(({ loc, msg }) => `${loc.join('.')}: ${msg}`).join('; ') });
+    this.issues = issues;
+  }
+}
+
+type Location = readonly (string | number)[];
+
+const TRUE_WORDS = new Set(['true', '1', 'on', 'yes', 't', 'y']);
+const FALSE_WORDS = new Set(['false', '0', 'off', 'no', 'f', 'n']);
+
+/** Reads fields one by one; `finish` throws when any was wrong. */
+export class FieldReader {
+  readonly #issues: Issue[] = [];
+
+  /** `raw` undefined = absent. */
+  boolean(loc: Location, raw: unknown, fallback: boolean): boolean {
+    if (raw === undefined) return fallback;
+    if (typeof raw === 'boolean') return raw;
+    if (typeof raw === 'string' || typeof raw === 'number') {
+      const word = String(raw).toLowerCase();
+      if (TRUE_WORDS.has(word)) return true;
+      if (FALSE_WORDS.has(word)) return false;
+      const msg = 'Input should be a valid boolean, unable to interpret input';
+      this.#issues.push({ type: 'bool_parsing', loc, msg, input: raw });
+      return fallback;
+    }
+    const msg = 'Input should be a valid boolean';
+    this.#issues.push({ type: 'bool_type', loc, msg, input: raw });
+    return fallback;
+  }
+
+  /** Text of a query or path; any number of digits. */
+  integer(loc: Location, raw: string | undefined, fallback: bigint): bigint {
+    if (raw === undefined) return fallback;
+    const text = raw.trim();
+    if (/^[+-]?\d{1,40}$/.test(text)) {
+      return text.startsWith('+') ? BigInt(text.slice(1)) : BigInt(text);
+    }
+    const msg = 'Input should be a valid integer, unable to parse string as an integer';
+    this.#issues.push({ type: 'int_parsing', loc, msg, input: raw });
+    return fallback;
+  }
+
+  choice<T extends string>(loc: Location, raw: unknown, choices: readonly T[], fallback: T): T {
+    if (raw === undefined) return fallback;
+    const choice = choices.find((entry) => entry === raw);
+    if (choice !== undefined) return choice;
+    const quoted = choices.map((entry) => `'${entry}'`);
+    const expected = `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
+    const msg = `Input should be ${expected}`;
+    this.#issues.push({ type: 'enum', loc, msg, input: raw, ctx: { expected } });
+    return fallback;
+  }
+
+  finish(): void {
+    if (this.#issues.length > 0) throw new ValidationError(this.#issues);
+  }
+}
+
+function bodyIssue(type: string, msg: string, input: unknown, loc: Location = ['body']): never {
+  throw new ValidationError([{ type, loc, msg, input }]);
+}
+
+/** Fields of an optional JSON body; {} without a body. Unknown fields are the caller's business. */
+export async function readBodyFields(request: Request): Promise<Record<string, unknown>> {
+  const text = await request.text();
+  if (text === '') return {};
+  const type = request.headers.get('content-type') ?? '';
+  const expected = 'Input should be a dictionary or an object';
+  if (!/^application\/(json|[\w.+-]+\+json)\s*(;|$)/i.test(type)) {
+    return bodyIssue('dataclass_type', expected, text);
+  }
+  let body: unknown;
+  try {
+    body = JSON.parse(text);
+  } catch (error) {
+    const { message } = error as Error;
+    const offset = Number(/position (\d+)/.exec(message)?.[1] ?? text.length);
+    return bodyIssue('json_invalid', `JSON decode error: ${message}`, {}, ['body', offset]);
+  }
+  if (typeof body !== 'object' || body === null || Array.isArray(body)) {
+    return bodyIssue('dataclass_type', expected, body);
+  }
+  return body as Record<string, unknown>;
+}

@@ -1,0 +1,297 @@
+/**
+ * The composition root: builds the house from the ground up and owns its shutdown.
+ *
+ *   HTTP (answers "starting") ─ core (WASM) ─ L1 memory ─ device ─ storage ─ engine ─ ZMQ ─ ready
+ *
+ * Only this file constructs; every part receives what it needs. What was built is closed in the
+ * reverse order, also when a later part fails to start, so nothing is left in /dev/shm.
+ */
+import { randomBytes } from 'node:crypto';
+import type { Clock } from './clock.ts';
+import { systemClock } from './clock.ts';
+import type { ServerConfig } from './config/config.ts';
+import { describeConfig } from './config/describe-config.ts';
+import { COMMIT, VERSION } from './config/version.ts';
+import { Core } from './core/core.ts';
+import { openCpuDevice } from './device/cpu-shm.ts';
+import type { Device } from './device/device.ts';
+import { Shim } from './device/shim.ts';
+import { Dispatcher } from './engine/dispatch.ts';
+import { InstanceRegistry } from './engine/instances.ts';
+import { LookupModule } from './engine/lookup.ts';
+import { ManagementModule } from './engine/management.ts';
+import { SessionTable } from './engine/session.ts';
+import { LMCacheDrivenTransferModule } from './engine/transfer/lmcache-driven.ts';
+import { KvdError } from './errors.ts';
+import { EngineBackend } from './http/engine-backend.ts';
+import { HttpServer } from './http/http-server.ts';
+import { EventBus } from './observability/events.ts';
+import type { Logger } from './observability/log.ts';
+import { logRequests } from './observability/logging/request-lines.ts';
+import { EventCounters } from './observability/metrics/event-counters.ts';
+import { PrometheusText } from './observability/prometheus.ts';
+import { L1Manager } from './storage/l1-manager.ts';
+import { type L1Memory, openL1Memory } from './storage/l1-memory/l1-memory.ts';
+import { OVERHEAD_BYTES, readMemoryLimitBytes } from './storage/l1-memory/memory-limit.ts';
+import { StorageManager } from './storage/storage-manager.ts';
+import { formatBytes } from './units.ts';
+import { LoopWatch } from './wire/loop-watch.ts';
+import { Router } from './wire/router.ts';
+
+/** Tokens of one request: eight times the longest prompts in use. */
+const TOKEN_COUNT_MAX = 1_048_576;
+/** Bookkeeping of this many objects takes 1.4 GB when all are in use; unused rows cost nothing. */
+const OBJECT_COUNT_MAX = 8 * 1024 * 1024;
+const OBJECT_COUNT_MIN = 1024;
+/** Below the 300 s after which clients give up, so that they get an answer. */
+const TRANSFER_DEADLINE_MS = 240_000;
+
+export interface RunningServer {
+  /** Endpoints with their real ports. */
+  readonly endpoints: readonly string[];
+  readonly httpUrl: string;
+  /** Answers what is in flight, then leaves nothing behind. */
+  close(): Promise<void>;
+}
+
+interface Ground {
+  readonly config: ServerConfig;
+  readonly log: Logger;
+  readonly clock: Clock;
+  readonly bus: EventBus;
+}
+
+interface Engine {
+  readonly core: Core;
+  readonly memory: L1Memory;
+  readonly device: Device;
+  readonly storage: StorageManager;
+  readonly sessions: SessionTable;
+  readonly instances: InstanceRegistry;
+  readonly lookup: LookupModule;
+  readonly transfer: LMCacheDrivenTransferModule;
+  readonly dispatcher: Dispatcher;
+}
+
+/** What to undo, latest first. */
+class Closers {
+  readonly #closers: (() => unknown)[] = [];
+
+  add(close: () => unknown): void {
+    this.#closers.push(close);
+  }
+
+  async closeAll(): Promise<void> {
+    for (let close = this.#closers.pop(); close; close = this.#closers.pop()) await close();
+  }
+}
+
+/** Throws `ERR_CONFIG` (exit 2) or `ERR_ADDRESS`, `ERR_NATIVE` (exit 1); nothing stays behind. */
+export async function startServer(config: ServerConfig, log: Logger): Promise<RunningServer> {
+  const ground: Ground = { config, log, clock: systemClock, bus: new EventBus() };
+  const closers = new Closers();
+  try {
+    return await build(ground, closers);
+  } catch (error) {
+    await closers.closeAll();
+    throw error;
+  }
+}
+
+async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
+  const { config, log, clock, bus } = ground;
+  checkMemoryLimit(config, log);
+  const http = await HttpServer.bind({
+    host: config.httpHost,
+    port: config.httpPort,
+    prometheus: config.prometheus,
+    token: config.httpToken,
+    version: { version: VERSION, commit: COMMIT },
+    log: log.child('http'),
+    clock,
+  });
+  closers.add(() => http.close(config.shutdownTimeoutMs));
+  const counters = config.hasMetrics ? new EventCounters(bus) : null;
+  if (config.hasRequestLogs) logRequests(bus, log.child('engine'));
+  const engine = await buildEngine(ground, closers);
+  const router = await Router.bind({
+    endpoints: config.endpoints,
+    sink: engine.dispatcher,
+    hasher: engine.core.hasher,
+    clock,
+    log: log.child('wire'),
+    bus,
+    dialect: config.wireDialect,
+  });
+  const watch = new LoopWatch(router, clock);
+  closers.add(() => watch.close());
+  const backend = buildBackend(ground, engine, counters, {
+    statistics: () => router.statistics(),
+    problem: () => watch.problem,
+    selfPing: (timeoutMs) => router.selfPing(timeoutMs),
+  });
+  closers.add(async () => {
+    backend.isDraining = true;
+    await Promise.all([
+      engine.dispatcher.drain(config.shutdownTimeoutMs),
+      router.close({ deadlineMs: config.shutdownTimeoutMs }),
+    ]);
+  });
+  router.run();
+  http.serve(backend);
+  for (const endpoint of router.endpoints) {
+    log.info(`LMCache ZMQ cache server is running on ${endpoint}`);
+  }
+  log.info('LMCache cache server is running...');
+  return {
+    endpoints: router.endpoints,
+    httpUrl: http.url,
+    close: () => closers.closeAll(),
+  };
+}
+
+async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
+  const { config, log, clock, bus } = ground;
+  const shim = Shim.load();
+  const memory = await openL1Memory({
+    shim,
+    log: log.child('storage'),
+    sizeBytes: config.l1SizeBytes,
+    hugePages: config.usesHugePages ? 'explicit' : 'transparent',
+    shm: config.shmName ? { name: config.shmName, mode: config.shmMode } : null,
+  });
+  closers.add(() => memory.close());
+  const core = loadCore(config, log);
+  const device = openCpuDevice({
+    shim,
+    arena: memory.memory,
+    log: log.child('device'),
+    ...(config.copyThreadCount === null ? {} : { workerCount: config.copyThreadCount }),
+  });
+  closers.add(() => device.close());
+  const storage = buildStorage(ground, core, memory);
+  closers.add(() => storage.close());
+  const instances = new InstanceRegistry({
+    clock,
+    bus,
+    log: log.child('engine'),
+    reapTimeoutSeconds: config.reapTimeoutMs / 1000,
+    registrationGraceSeconds: config.registrationGraceMs / 1000,
+  });
+  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: config.sessionTtlMs });
+  instances.onLastInstance((model, worldSize) => sessions.releaseModel(model, worldSize));
+  const rooms = { storage, sessions, instances, hasher: core.hasher, clock, bus };
+  const engineLog = log.child('engine');
+  const lookup = new LookupModule({ ...rooms, log: engineLog });
+  const transfer = new LMCacheDrivenTransferModule({
+    ...rooms,
+    device,
+    log: engineLog,
+    strictRetrieve: config.isStrictRetrieve,
+  });
+  const { chunkSizeTokens } = config;
+  const management = new ManagementModule({ ...rooms, chunkSizeTokens, log: engineLog });
+  const dispatcher = new Dispatcher({
+    modules: [lookup, management, transfer],
+    clock,
+    log: engineLog,
+    transferDeadlineMs: TRANSFER_DEADLINE_MS,
+    onRetrieveDeadline: (request, context) => transfer.retrieveDeadlineError(request, context),
+  });
+  closers.add(() => lookup.close());
+  closers.add(() => transfer.close());
+  return { ...rooms, core, memory, device, lookup, transfer, dispatcher };
+}
+
+function loadCore(config: ServerConfig, log: Logger): Core {
+  const { hashAlgorithm, hashSeed, chunkSizeTokens, l1SizeBytes, l1AlignBytes } = config;
+  const objectCount = Math.ceil(l1SizeBytes / l1AlignBytes);
+  const indexSeed = new Uint32Array(new Uint8Array(randomBytes(8)).buffer);
+  const isRandomRoot = hashAlgorithm === 'sha256_cbor' && hashSeed === null;
+  if (isRandomRoot) {
+    log.warn('PYTHONHASHSEED is not set: chunk hashes of sha256_cbor change at every start');
+  }
+  const core = Core.load({
+    hashAlgorithm,
+    chunkSizeTokens,
+    tokenCountMax: TOKEN_COUNT_MAX,
+    objectCountMax: Math.min(Math.max(objectCount, OBJECT_COUNT_MIN), OBJECT_COUNT_MAX),
+    arenaSizeBytes: l1SizeBytes,
+    alignBytes: l1AlignBytes,
+    evictionPolicy: config.evictionPolicy,
+    writeTtlMs: config.writeTtlMs,
+    readTtlMs: config.readTtlMs,
+    indexSeed: [indexSeed[0] as number, indexSeed[1] as number],
+    ...(hashAlgorithm === 'sha256_cbor'
+      ? {
+          rootHashSeed: hashSeed === null ? randomBytes(32) : new TextEncoder().encode(hashSeed),
+          rootHashIsRandom: isRandomRoot,
+        }
+      : {}),
+  });
+  log.info(`chunk hashes: ${hashAlgorithm}`, {
+    root: Buffer.from(core.hasher.rootHash).toString('hex'),
+  });
+  return core;
+}
+
+function buildStorage({ config, log, clock, bus }: Ground, core: Core, memory: L1Memory) {
+  const { table, namespaces } = core;
+  return new StorageManager({
+    l1: new L1Manager({ table, namespaces, memory, clock, bus }),
+    alignBytes: config.l1AlignBytes,
+    evictionPolicy: config.evictionPolicy,
+    watermarkRatio: config.evictionTriggerWatermark,
+    evictionRatio: config.evictionRatio,
+    writeTtlMs: config.writeTtlMs,
+    readTtlMs: config.readTtlMs,
+    prefetchMaxInFlight: config.settings.number('--l2-prefetch-max-in-flight'),
+    clock,
+    bus,
+    log: log.child('storage'),
+  });
+}
+
+function buildBackend(
+  ground: Ground,
+  engine: Engine,
+  counters: EventCounters | null,
+  wire: ConstructorParameters<typeof EngineBackend>[0]['wire'],
+): EngineBackend {
+  const { config, clock, bus } = ground;
+  const startMs = clock.nowMs();
+  const backend: EngineBackend = new EngineBackend({
+    ...engine,
+    wire,
+    chunkSizeTokens: config.chunkSizeTokens,
+    hashAlgorithm: config.hashAlgorithm,
+    extraStatus: () => ({
+      device: engine.device.status(),
+      event_listener_errors: bus.listenerErrorCount,
+      core_reserved_bytes: engine.core.reservedBytes,
+      version: VERSION,
+      instance_id: config.instanceId,
+      uptime_seconds: (clock.nowMs() - startMs) / 1000,
+    }),
+    metricsText: () => prometheus.text(),
+    config: () => describeConfig(config),
+  });
+  const prometheus = new PrometheusText({
+    instanceId: config.instanceId,
+    source: backend,
+    counters,
+  });
+  return backend;
+}
+
+function checkMemoryLimit(config: ServerConfig, log: Logger): void {
+  const limitBytes = readMemoryLimitBytes();
+  const neededBytes = config.l1SizeBytes + OVERHEAD_BYTES;
+  if (limitBytes === null || neededBytes <= limitBytes) return;
+  const message =
+    `--l1-size-gb: L1 of ${formatBytes(config.l1SizeBytes)} and about ` +
+    `${formatBytes(OVERHEAD_BYTES)} for the server exceed the memory limit of ` +
+    `${formatBytes(limitBytes)}; lower L1 or raise the limit`;
+  if (config.isMemoryStrict) throw new KvdError('ERR_CONFIG', message);
+  log.warn(message);
+}

@@ -1,0 +1,423 @@
+/**
+ * The ZMQ door: one ROUTER socket, one loop, every request answered exactly once.
+ *
+ *          receive ──► connection, operation ──► decode ──► sink.dispatch
+ *             ▲                 │ unknown          │ bad        │ value      │ promise
+ *             │                 ▼                  ▼            ▼            ▼ later
+ *          [ROUTER] ◄── outbox ◄── bare / neutral + error / reply ◄──────────┘
+ *
+ * Invariants
+ *   - Nothing that arrives stops the loop. What can fail for one message is inside `#handle`, which
+ *     turns every error into that request's reply; errors of `receive` itself are logged and slow
+ *     the loop down, never end it.
+ *   - Each request leaves through `#answer`, `#refuse` or `#withhold`, once. Exceptions of spec wire
+ *     7.3: fewer than two client frames have nobody to answer, an empty operation frame belongs to
+ *     a stream, and failures that the client would take for success are withheld.
+ *   - A handler that returns a value is answered before the next message is read: no promise, no
+ *     timer between. Others are answered when their promise settles, in any order.
+ *   - A burst yields to the event loop (`BATCH_COUNT_MAX`, `BATCH_MS_MAX`). ZMQ takes clients in
+ *     turn, so one that floods delays another by one message, not by its queue.
+ *
+ * Cost of a PING besides ZMQ: one promise to receive, one to send, five small arrays and buffers;
+ * about 4 µs (`bench/micro/wire.ts`).
+ */
+import { setImmediate as eventLoopTurn } from 'node:timers/promises';
+import { Router as RouterSocket } from 'zeromq';
+import type { Clock } from '../clock.ts';
+import type { OperationName, RequestSink } from '../engine/api.ts';
+import { KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
+import type { EventBus } from '../observability/events.ts';
+import type { Logger } from '../observability/log.ts';
+import { type Connection, ConnectionTable } from './connections.ts';
+import { type Dialect, type DialectName, dialectOf, offeredDialects } from './dialect.ts';
+import { bindEndpoint, isLocal, resolveEndpoint } from './endpoints.ts';
+import {
+  FIRST_PAYLOAD,
+  type OperationFrame,
+  readOperationFrame,
+  sizeOfFrames,
+} from './frames.ts';
+import { LoopProbe } from './loop-probe.ts';
+import { type LossReason, Outbox } from './outbox.ts';
+import { bareReply, exceptionReply } from './reply.ts';
+import type { Operation } from './requests.ts';
+import { PayloadReader, type TokenReader } from './schema.ts';
+import { WireCounters } from './wire-counters.ts';
+import {
+  ACCEPT_BACKLOG,
+  BATCH_COUNT_MAX,
+  BATCH_MS_MAX,
+  CLOSE_LINGER_MS,
+  DEFAULT_WIRE_LIMITS,
+  RECEIVE_HIGH_WATER_MARK,
+  SEND_HIGH_WATER_MARK,
+  type WireLimits,
+} from './wire-limits.ts';
+
+export interface RouterOptions {
+  readonly endpoints: readonly string[];
+  readonly sink: RequestSink;
+  /** The chunk hasher; decoding a key reads its tokens. */
+  readonly hasher: TokenReader;
+  readonly clock: Clock;
+  readonly log: Logger;
+  readonly bus: EventBus;
+  readonly limits?: Partial<WireLimits>;
+  readonly dialect: 'auto' | DialectName;
+}
+
+/** Pause after an error of `receive`, so that a lasting one cannot occupy the process. */
+const RECEIVE_ERROR_PAUSE_MS = 10;
+/** How often a closing router looks whether its replies have gone. */
+const DRAIN_POLL_MS = 2;
+
+let probeEndpointCount = 0;
+
+/** What is needed to answer a request, also much later. */
+interface Pending {
+  readonly connection: Connection;
+  readonly uid: Buffer;
+  readonly op: Buffer;
+}
+
+export class Router {
+  /** Endpoints with their real ports. */
+  readonly endpoints: readonly string[];
+  /** Monotonic milliseconds at which the loop last took a message. */
+  lastLoopTurnMs: number;
+  readonly #socket: RouterSocket;
+  readonly #sink: RequestSink;
+  readonly #clock: Clock;
+  readonly #log: Logger;
+  readonly #limits: WireLimits;
+  readonly #dialects: readonly Dialect[];
+  readonly #connections: ConnectionTable;
+  readonly #reader: PayloadReader;
+  readonly #outbox: Outbox;
+  readonly #counters: WireCounters;
+  readonly #probe: LoopProbe;
+  #inFlightCount = 0;
+  #isClosing = false;
+  #loop: Promise<void> | null = null;
+
+  private constructor(
+    options: RouterOptions,
+    socket: RouterSocket,
+    endpoints: readonly string[],
+    probeEndpoint: string,
+  ) {
+    this.endpoints = endpoints;
+    this.lastLoopTurnMs = options.clock.preciseMs();
+    this.#socket = socket;
+    this.#sink = options.sink;
+    this.#clock = options.clock;
+    this.#log = options.log;
+    this.#limits = { ...DEFAULT_WIRE_LIMITS, ...options.limits };
+    this.#dialects = offeredDialects(options.dialect);
+    this.#connections = new ConnectionTable(this.#limits.connectionCountMax, this.#dialects);
+    this.#reader = new PayloadReader(options.hasher);
+    this.#counters = new WireCounters(options.bus);
+    this.#outbox = new Outbox({
+      socket,
+      clock: options.clock,
+      limits: this.#limits,
+      onLost: (connection, reason, count) => this.#lost(connection, reason, count),
+    });
+    const [dialect] = this.#dialects;
+    this.#probe = new LoopProbe(probeEndpoint, dialect as Dialect, options.clock);
+  }
+
+  /** Binds every endpoint. Throws `ERR_CONFIG` and leaves nothing open when one cannot be. */
+  static async bind(options: RouterOptions): Promise<Router> {
+    const limits = { ...DEFAULT_WIRE_LIMITS, ...options.limits };
+    const resolved = [];
+    for (const endpoint of options.endpoints) resolved.push(await resolveEndpoint(endpoint));
+    const socket = new RouterSocket({
+      linger: 0,
+      mandatory: true,
+      sendTimeout: 0,
+      sendHighWaterMark: SEND_HIGH_WATER_MARK,
+      receiveHighWaterMark: RECEIVE_HIGH_WATER_MARK,
+      maxMessageSize: limits.frameBytesMax,
+      backlog: ACCEPT_BACKLOG,
+      ipv6: resolved.some((endpoint) => endpoint.needsIpv6),
+    });
+    try {
+      const bound: string[] = [];
+      for (const endpoint of resolved) bound.push(await bindEndpoint(socket, endpoint));
+      probeEndpointCount += 1;
+      const probeEndpoint = `inproc://kvd-loop-probe-${probeEndpointCount}`;
+      await socket.bind(probeEndpoint);
+      for (const endpoint of bound.filter((candidate) => !isLocal(candidate))) {
+        options.log.warn(`${endpoint} can be reached from other hosts: it has no authentication`);
+      }
+      return new Router(options, socket, bound, probeEndpoint);
+    } catch (error) {
+      socket.close();
+      throw error;
+    }
+  }
+
+  /** Starts the loop. */
+  run(): void {
+    this.#loop ??= this.#receiveAll();
+  }
+
+  /** Sends a NOOP through the loop; milliseconds until its reply. Rejects with `ERR_TIMEOUT`. */
+  selfPing(timeoutMs: number): Promise<number> {
+    return this.#probe.ping(timeoutMs);
+  }
+
+  statistics(): Record<string, unknown> {
+    return {
+      endpoints: this.endpoints,
+      dialects: this.#dialects.map(({ name, releases }) => ({ name, releases })),
+      is_closing: this.#isClosing,
+      connections: this.#connections.count,
+      connections_max: this.#limits.connectionCountMax,
+      in_flight: this.#inFlightCount,
+      in_flight_max: this.#limits.inFlightCountMaxTotal,
+      replies_sent: this.#outbox.sentCount,
+      replies_queued: this.#outbox.queuedCount,
+      replies_queued_bytes: this.#outbox.queuedBytes,
+      replies_queued_bytes_max: this.#limits.queueBytesMaxTotal,
+      clients_not_reading: this.#outbox.waitingClientCount,
+      ...this.#counters.snapshot(),
+    };
+  }
+
+  /**
+   * Answers what is in flight until the deadline, refuses what is new, sends what is ready, and
+   * closes. Never rejects.
+   */
+  async close(options: { deadlineMs?: number } = {}): Promise<void> {
+    this.#isClosing = true;
+    const endMs = this.#clock.preciseMs() + (options.deadlineMs ?? 5000);
+    if (this.#loop) {
+      while (this.#inFlightCount > 0 && this.#clock.preciseMs() < endMs) await this.#pause();
+      while (!(await this.#outbox.flush()) && this.#clock.preciseMs() < endMs) await this.#pause();
+    }
+    this.#outbox.close();
+    this.#probe.close();
+    if (!this.#socket.closed) {
+      this.#socket.linger = CLOSE_LINGER_MS;
+      this.#socket.close();
+    }
+    await this.#loop;
+  }
+
+  #pause(delayMs = DRAIN_POLL_MS): Promise<void> {
+    return new Promise((resolve) => void this.#clock.after(delayMs, resolve));
+  }
+
+  async #receiveAll(): Promise<void> {
+    let batchCount = 0;
+    let batchMs = 0;
+    while (!this.#socket.closed) {
+      let frames: Buffer[];
+      try {
+        frames = await this.#socket.receive();
+      } catch (error) {
+        // Closing the socket ends a waiting receive, too.
+        if (this.#socket.closed) return;
+        this.#log.limited('error', 'receive', `receiving failed: ${toKvdError(error).message}`);
+        await this.#pause(RECEIVE_ERROR_PAUSE_MS);
+        continue;
+      }
+      const startMs = this.#clock.preciseMs();
+      this.lastLoopTurnMs = startMs;
+      this.#handle(frames);
+      batchCount += 1;
+      batchMs += this.#clock.preciseMs() - startMs;
+      if (batchCount >= BATCH_COUNT_MAX || batchMs >= BATCH_MS_MAX) {
+        await eventLoopTurn();
+        batchCount = 0;
+        batchMs = 0;
+      }
+    }
+  }
+
+  /** One message from beginning to end. Never throws. */
+  #handle(frames: Buffer[]): void {
+    const [identity, uid, op] = frames;
+    const connection = this.#connections.of(identity as Buffer);
+    this.#counters.received += 1;
+    if (!uid || !op) {
+      this.#bad(connection, 'ERR_WIRE_FRAME_COUNT', 'a message of less than two frames');
+      return;
+    }
+    const pending: Pending = { connection, uid, op };
+    const id = readOperationFrame(op);
+    const dialect = typeof id === 'number' ? dialectOf(connection.candidates, id) : null;
+    const operation = dialect?.operationsById.get(id as number);
+    if (!dialect || !operation) {
+      this.#refuseUnknown(pending, id);
+      return;
+    }
+    connection.adopt(dialect);
+    let request: unknown;
+    try {
+      this.#admit(frames, connection);
+      request = operation.decodeRequest(frames, FIRST_PAYLOAD, this.#reader);
+    } catch (error) {
+      this.#refuseMalformed(pending, operation, toKvdError(error));
+      return;
+    }
+    this.#dispatch(pending, operation, request);
+  }
+
+  /** Refuses a request that is well-formed but too much. */
+  #admit(frames: Buffer[], connection: Connection): void {
+    if (this.#isClosing) throw new KvdError('ERR_SHUTTING_DOWN', 'the server is shutting down');
+    const { messageBytesMax, inFlightCountMax, inFlightCountMaxTotal } = this.#limits;
+    const sizeBytes = sizeOfFrames(frames);
+    if (sizeBytes > messageBytesMax) {
+      throw new KvdError(
+        'ERR_OVERLOADED',
+        `the message has ${sizeBytes} bytes, the bound is ${messageBytesMax}`,
+      );
+    }
+    if (connection.inFlightCount >= inFlightCountMax) {
+      throw new KvdError(
+        'ERR_OVERLOADED',
+        `the connection has ${inFlightCountMax} requests in flight already, which is the bound`,
+      );
+    }
+    if (this.#inFlightCount >= inFlightCountMaxTotal) {
+      throw new KvdError(
+        'ERR_OVERLOADED',
+        `the server has ${inFlightCountMaxTotal} requests in flight already, which is the bound`,
+      );
+    }
+  }
+
+  #dispatch(pending: Pending, operation: Operation, request: unknown): void {
+    const { connection } = pending;
+    let result: unknown;
+    try {
+      result = this.#sink.dispatch<OperationName>(
+        operation.name,
+        request as never,
+        connection.context,
+      );
+    } catch (error) {
+      this.#refuse(pending, operation, error);
+      return;
+    }
+    if (!(result instanceof Promise)) {
+      this.#answer(pending, operation, result);
+      return;
+    }
+    connection.inFlightCount += 1;
+    this.#inFlightCount += 1;
+    const settle = () => {
+      connection.inFlightCount -= 1;
+      this.#inFlightCount -= 1;
+    };
+    result.then(
+      (reply) => {
+        settle();
+        this.#answer(pending, operation, reply);
+      },
+      (error) => {
+        settle();
+        this.#refuse(pending, operation, error);
+      },
+    );
+  }
+
+  #answer(pending: Pending, operation: Operation, reply: unknown): void {
+    let frame: Uint8Array | null;
+    try {
+      frame = operation.encodeReply(reply as never);
+    } catch (error) {
+      this.#refuse(pending, operation, error);
+      return;
+    }
+    const { connection, uid, op } = pending;
+    const { identity } = connection;
+    this.#outbox.send(connection, frame ? [identity, uid, op, frame] : [identity, uid, op]);
+  }
+
+  /** The handler failed. */
+  #refuse(pending: Pending, operation: Operation, cause: unknown): void {
+    const error = toKvdError(cause);
+    this.#counters.countRefusal(error.code);
+    this.#sendRefusal(pending, operation, error);
+  }
+
+  /** The request never reached a handler. */
+  #refuseMalformed(pending: Pending, operation: Operation, error: KvdError): void {
+    if (error.code === 'ERR_SHUTTING_DOWN' || error.code === 'ERR_OVERLOADED') {
+      this.#counters.countRefusal(error.code);
+    } else {
+      this.#counters.countBadMessage(error.code);
+    }
+    if (pending.uid.length === 0) {
+      // The delimiter of a REQ socket looks like an empty uid; then `op` is the uid and a reply of
+      // the operation's type would be nonsense. A bare one is safe for everybody.
+      this.#report(pending.connection, error, operation.name);
+      this.#send(pending.connection, bareReply(pending.uid, pending.op));
+      return;
+    }
+    this.#sendRefusal(pending, operation, error);
+  }
+
+  #sendRefusal(pending: Pending, operation: Operation, error: KvdError): void {
+    const { connection, uid, op } = pending;
+    const isWithheld = error instanceof WithheldReplyError;
+    const reply = isWithheld ? null : connection.dialect.refuse(uid, op, operation, error);
+    this.#report(connection, error, operation.name);
+    if (reply) this.#send(connection, reply);
+    else this.#counters.countWithheld(operation.name);
+  }
+
+  #refuseUnknown(pending: Pending, id: OperationFrame): void {
+    const { connection, uid, op } = pending;
+    if (id === 'empty') {
+      this.#bad(connection, 'ERR_WIRE_OPERATION', 'a stream control frame without a stream');
+      return;
+    }
+    const shown = typeof id === 'number' ? `operation ${id}` : `an operation frame (${id})`;
+    const problem = `${shown} is not known in dialect ${this.#dialects.map((d) => d.name).join('/')}`;
+    const error = this.#bad(connection, 'ERR_WIRE_OPERATION', problem);
+    this.#send(connection, id === 'text' ? exceptionReply(uid, error) : bareReply(uid, op));
+  }
+
+  #send(connection: Connection, reply: Uint8Array[]): void {
+    this.#outbox.send(connection, [connection.identity, ...reply]);
+  }
+
+  #bad(
+    connection: Connection,
+    code: 'ERR_WIRE_FRAME_COUNT' | 'ERR_WIRE_OPERATION',
+    problem: string,
+  ): KvdError {
+    const error = new KvdError(code, problem);
+    this.#counters.countBadMessage(code);
+    this.#report(connection, error, 'message');
+    return error;
+  }
+
+  /** One line per connection, reason and operation; the limit is the logger's. */
+  #report(connection: Connection, error: KvdError, subject: string): void {
+    const { level, next } = error.row;
+    const stack =
+      error.code === 'ERR_INTERNAL' && error.cause instanceof Error ? `\n${error.cause.stack}` : '';
+    this.#log.limited(
+      level === 'debug' ? 'info' : level,
+      `${error.code} ${subject} ${connection.id}`,
+      `${subject} of client ${connection.id} refused: ${error.code}: ${error.message} ${next}${stack}`,
+    );
+  }
+
+  #lost(connection: Connection, reason: LossReason, count: number): void {
+    this.#counters.countLost(reason, count);
+    const why = reason === 'gone' ? 'it has gone' : 'it does not read and its queue is full';
+    this.#log.limited(
+      'warn',
+      `lost ${reason} ${connection.id}`,
+      `${count} replies to client ${connection.id} were lost: ${why}`,
+    );
+  }
+}

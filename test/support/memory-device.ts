@@ -1,0 +1,209 @@
+/**
+ * A `Device` over plain buffers: named segments stand for POSIX shared memory, `l1` for the arena.
+ * Jobs of an instance run in order and settle in later turns of the event loop, as on a real
+ * device; `hold()` keeps them waiting until it is released.
+ */
+import { createHash } from 'node:crypto';
+import { checkPlan, jobProblem } from '../../src/device/copy-plan.ts';
+import type {
+  CopyJob,
+  CopyPlan,
+  Device,
+  DeviceInstance,
+  MappedTensor,
+} from '../../src/device/device.ts';
+import { storageBytesNeeded, toPhysicalOrder } from '../../src/device/tensor-geometry.ts';
+import {
+  type CpuShmWrapper,
+  DTYPE_SIZE_BYTES,
+  type TensorWrapper,
+} from '../../src/device/tensor-wrapper.ts';
+import { KvdError } from '../../src/errors.ts';
+import { runCopyJob } from './copy-plan.ts';
+
+export const STUB_EVENT = new TextEncoder().encode('stub_ipc_handle');
+
+const identities = new WeakMap<Uint8Array, number>();
+let identityCount = 0;
+
+/** What tells a segment from a later one of the same name, as an inode number does. */
+function identityOf(segment: Uint8Array): number {
+  const known = identities.get(segment);
+  if (known !== undefined) return known;
+  identityCount += 1;
+  identities.set(segment, identityCount);
+  return identityCount;
+}
+
+export class MemoryDevice implements Device {
+  readonly kind: 'cpu' | 'cuda' | 'hip';
+  readonly l1: Uint8Array;
+  readonly segments = new Map<string, Uint8Array>();
+  /** Instances that are open now. */
+  readonly openInstances = new Set<MemoryInstance>();
+  /** Set by a test: the next job rejects with this message and copies nothing. */
+  failNextJob: string | null = null;
+  /** Set by a test: what `anyEvent` throws. */
+  eventError: KvdError | null = null;
+  gate: Promise<void> = Promise.resolve();
+  /** Events that jobs were told to wait for. */
+  readonly awaitedEvents: Uint8Array[] = [];
+
+  constructor(l1SizeBytes: number, kind: 'cpu' | 'cuda' = 'cpu') {
+    this.l1 = new Uint8Array(l1SizeBytes);
+    this.kind = kind;
+  }
+
+  /** Jobs and openings that start from now on wait until the returned function is called. */
+  hold(): () => void {
+    const { promise, resolve } = Promise.withResolvers<void>();
+    this.gate = promise;
+    return () => {
+      this.gate = Promise.resolve();
+      resolve();
+    };
+  }
+
+  async openInstance(wrappers: readonly TensorWrapper[]): Promise<DeviceInstance> {
+    await this.gate;
+    const segments = wrappers.map((wrapper) => this.#map(wrapper));
+    const instance = new MemoryInstance(this, wrappers as readonly CpuShmWrapper[], segments);
+    this.openInstances.add(instance);
+    return instance;
+  }
+
+  anyEvent(): Uint8Array {
+    if (this.eventError) throw this.eventError;
+    return STUB_EVENT;
+  }
+
+  status(): Record<string, unknown> {
+    return {};
+  }
+
+  async close(): Promise<void> {}
+
+  #map(wrapper: TensorWrapper): Uint8Array {
+    if (wrapper.kind !== 'cpu-shm') throw new KvdError('ERR_UNSUPPORTED', wrapper.kind);
+    const segment = this.segments.get(wrapper.shmName);
+    if (!segment) throw new KvdError('ERR_DEVICE_MEMORY', `${wrapper.shmName} does not exist`);
+    const neededBytes = storageBytesNeeded(wrapper, wrapper.shmName);
+    if (neededBytes > segment.length || wrapper.sizeBytes > segment.length) {
+      throw new KvdError('ERR_DEVICE_MEMORY', `${wrapper.shmName} has ${segment.length} bytes`);
+    }
+    return segment;
+  }
+}
+
+export class MemoryInstance implements DeviceInstance {
+  readonly deviceKind: 'cpu' | 'cuda' | 'hip';
+  readonly tensors: readonly MappedTensor[];
+  readonly mappingIds: readonly string[];
+  readonly #device: MemoryDevice;
+  readonly #engine: readonly Uint8Array[];
+  #plan: CopyPlan | null = null;
+  #last: Promise<void> = Promise.resolve();
+  #isClosed = false;
+  jobCountInFlight = 0;
+
+  constructor(
+    device: MemoryDevice,
+    wrappers: readonly CpuShmWrapper[],
+    segments: readonly Uint8Array[],
+  ) {
+    this.#device = device;
+    this.deviceKind = device.kind;
+    this.tensors = wrappers.map((wrapper) => ({
+      dtype: wrapper.dtype,
+      ...toPhysicalOrder(wrapper),
+    }));
+    this.mappingIds = wrappers.map(
+      ({ shmName }, index) => `${shmName}#${identityOf(segments[index] as Uint8Array)}`,
+    );
+    this.#engine = wrappers.map(({ storageOffset, dtype }, index) =>
+      (segments[index] as Uint8Array).subarray(storageOffset * DTYPE_SIZE_BYTES[dtype]),
+    );
+  }
+
+  setPlan(plan: CopyPlan): void {
+    checkPlan(plan, this.tensors);
+    this.#plan = plan;
+  }
+
+  submit(job: CopyJob): Promise<void> {
+    if (this.#isClosed) return Promise.reject(new KvdError('ERR_SHUTTING_DOWN', 'closed'));
+    const problem = jobProblem(this.#plan as CopyPlan, job);
+    if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
+    this.jobCountInFlight += 1;
+    const done = this.#last.then(() => this.#run(job));
+    this.#last = done.catch(() => {});
+    return done;
+  }
+
+  waitForEvent(handle: Uint8Array): void {
+    this.#device.awaitedEvents.push(handle);
+  }
+
+  completionEvent(): Uint8Array {
+    return STUB_EVENT;
+  }
+
+  async checksumBlocks(options: {
+    readonly blockIds: readonly number[];
+    readonly blocksPerChecksum: number;
+    readonly blockAxis: number;
+    readonly isLayerwise: boolean;
+  }): Promise<string[][]> {
+    const layers = this.tensors.map((_, index) => index);
+    const lists = options.isLayerwise ? layers.map((layer) => [layer]) : [layers];
+    return lists.map((list) => {
+      const sums: string[] = [];
+      for (let at = 0; at < options.blockIds.length; at += options.blocksPerChecksum) {
+        const ids = options.blockIds.slice(at, at + options.blocksPerChecksum);
+        const digest = createHash('md5');
+        for (const layer of list) digest.update(this.#slice(layer, options.blockAxis, ids));
+        sums.push(digest.digest('hex'));
+      }
+      return sums;
+    });
+  }
+
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await this.#last;
+    this.#device.openInstances.delete(this);
+  }
+
+  async #run(job: CopyJob): Promise<void> {
+    try {
+      await this.#device.gate;
+      const failure = this.#device.failNextJob;
+      this.#device.failNextJob = null;
+      if (failure !== null) throw new KvdError('ERR_DEVICE_COPY', failure);
+      runCopyJob(this.#plan as CopyPlan, { engine: this.#engine, l1: this.#device.l1 }, job);
+    } finally {
+      this.jobCountInFlight -= 1;
+    }
+  }
+
+  /** Bytes of the chosen blocks in C order, bfloat16 widened to float32. */
+  #slice(layer: number, blockAxis: number, ids: readonly number[]): Uint8Array {
+    const { shape, dtype } = this.tensors[layer] as MappedTensor;
+    const size = DTYPE_SIZE_BYTES[dtype];
+    const innerBytes = shape.slice(blockAxis + 1).reduce((a, b) => a * b, size);
+    const outerCount = shape.slice(0, blockAxis).reduce((a, b) => a * b, 1);
+    const blockCount = shape[blockAxis] as number;
+    const parts: Uint8Array[] = [];
+    for (let outer = 0; outer < outerCount; outer += 1) {
+      for (const id of ids) {
+        const at = (outer * blockCount + id) * innerBytes;
+        parts.push((this.#engine[layer] as Uint8Array).subarray(at, at + innerBytes));
+      }
+    }
+    const bytes = Buffer.concat(parts);
+    if (dtype !== 'bfloat16') return bytes;
+    const wide = new Uint8Array(bytes.length * 2);
+    for (let i = 0; i < bytes.length; i += 2) wide.set(bytes.subarray(i, i + 2), i * 2 + 2);
+    return wide;
+  }
+}

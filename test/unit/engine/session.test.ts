@@ -1,0 +1,207 @@
+import * as assert from 'uvu/assert';
+import type { ChunkHashes } from '../../../src/core/chunk-hasher.ts';
+import type { ObjectKeys } from '../../../src/core/object-table.ts';
+import { type LookupScope, SessionTable } from '../../../src/engine/session.ts';
+import { EventBus } from '../../../src/observability/events.ts';
+import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
+import { suite } from '../../support/suite.ts';
+import { VirtualClock } from '../../support/virtual-clock.ts';
+
+const IDLE_TTL_MS = 600_000;
+
+/** Counts holds per slot, and fails on a release that nobody took. */
+class HoldCounter {
+  readonly held = new Map<number, number>();
+  readonly touched: ObjectKeys[] = [];
+
+  take(slots: readonly number[], count: number): void {
+    for (const slot of slots) this.held.set(slot, (this.held.get(slot) ?? 0) + count);
+  }
+
+  releaseHolds(slots: Uint32Array, count: number): void {
+    for (const slot of slots) {
+      const left = (this.held.get(slot) ?? 0) - count;
+      assert.ok(left >= 0, `slot ${slot} was released more often than held`);
+      this.held.set(slot, left);
+    }
+  }
+
+  touch(keys: ObjectKeys): void {
+    this.touched.push(keys);
+  }
+
+  get total(): number {
+    let sum = 0;
+    for (const count of this.held.values()) sum += count;
+    return sum;
+  }
+}
+
+const hashesOf = (count: number): ChunkHashes => ({
+  bytes: new Uint8Array(count * 32),
+  count,
+  hashSizeBytes: 32,
+});
+
+function setUp() {
+  const clock = new VirtualClock();
+  const storage = new HoldCounter();
+  const bus = new EventBus();
+  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: IDLE_TTL_MS });
+
+  /** A lookup of `chunks` chunks over `ranks` ranks that hits all of them, slots from `first` on. */
+  function lookup(
+    requestId: string,
+    options: { connection?: number; chunks: number; ranks?: number; readers?: number; first?: number },
+  ) {
+    const { connection = 1, chunks, ranks = 1, readers = 1, first = 0 } = options;
+    const scope: LookupScope = {
+      connectionId: connection,
+      modelName: 'm',
+      worldSize: ranks,
+      hashes: hashesOf(chunks),
+      namespaceIds: Array.from({ length: ranks }, (_, r) => r),
+      readerCount: readers,
+    };
+    const task = new PrefetchTask();
+    const share = sessions.addLookup(requestId, scope, task);
+    const finish = () => {
+      const slots = Array.from({ length: chunks * ranks }, (_, i) => first + i);
+      storage.take(slots, readers);
+      task.complete({ slots: Uint32Array.from(slots), chunkCount: chunks });
+    };
+    return { share, finish };
+  }
+
+  return { clock, storage, sessions, lookup };
+}
+
+suite('session ledger', (test) => {
+  test('END_SESSION gives back everything that the lookup holds, and touches its chunks', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { chunks: 3, ranks: 2, readers: 4 }).finish();
+    assert.is(storage.total, 24);
+    assert.is(sessions.end('r'), true);
+    assert.is(storage.total, 0);
+    assert.is(storage.touched[0]?.chunkCount, 3);
+    assert.is(sessions.sessionCount, 0);
+    assert.is(sessions.end('r'), false, 'a second end finds nothing');
+  });
+
+  test('a retrieve of one rank takes one reader of its own slots only', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { chunks: 2, ranks: 2, readers: 2 }).finish();
+    // slots: c0r0=0 c0r1=1 c1r0=2 c1r1=3, two readers each
+    sessions.consumeHolds('r', 9, Uint32Array.of(1, 3));
+    assert.equal([...storage.held.values()], [2, 1, 2, 1]);
+    sessions.consumeHolds('r', 9, Uint32Array.of(1, 3));
+    sessions.consumeHolds('r', 9, Uint32Array.of(1, 3));
+    assert.equal([...storage.held.values()], [2, 0, 2, 0], 'a third retrieve takes nothing');
+    sessions.end('r');
+    assert.is(storage.total, 0);
+  });
+
+  test('FREE releases all readers of a chunk range, once, and nothing of other requests', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('a', { chunks: 4, ranks: 2, readers: 3 }).finish();
+    lookup('b', { chunks: 4, ranks: 2, readers: 1, first: 100 }).finish();
+    sessions.freeHolds('a', 1, { startChunk: 1, endChunk: 3, rank: null });
+    assert.is(storage.total, 4 * 3 + 8);
+    sessions.freeHolds('a', 1, { startChunk: 1, endChunk: 3, rank: null });
+    assert.is(storage.total, 4 * 3 + 8, 'a second free is harmless');
+    sessions.freeHolds('nobody', 1, { startChunk: 0, endChunk: 4, rank: null });
+    assert.is(storage.total, 4 * 3 + 8, 'an unknown request frees nothing');
+    sessions.freeHolds('a', 1, { startChunk: 0, endChunk: 99, rank: 1 });
+    assert.is(storage.total, 2 * 3 + 8, 'one rank of the two remaining chunks');
+  });
+
+  test('FREE before the result is in takes effect when it comes', () => {
+    const { sessions, storage, lookup } = setUp();
+    const { finish } = lookup('r', { chunks: 4 });
+    sessions.freeHolds('r', 1, { startChunk: 0, endChunk: 2, rank: null });
+    finish();
+    assert.is(storage.total, 2);
+  });
+
+  test('a session that ended before the result is in keeps no hold', () => {
+    const { sessions, storage, lookup } = setUp();
+    const { finish } = lookup('r', { chunks: 4 });
+    sessions.end('r');
+    finish();
+    assert.is(storage.total, 0);
+  });
+
+  test('a second lookup of the same connection releases the first, of another one does not', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { connection: 1, chunks: 2 }).finish();
+    lookup('r', { connection: 1, chunks: 3, first: 10 }).finish();
+    assert.is(storage.total, 3);
+    lookup('r', { connection: 2, chunks: 2, first: 20 }).finish();
+    assert.is(storage.total, 5);
+    sessions.end('r');
+    assert.is(storage.total, 0);
+  });
+
+  test('each connection that looked up reads its own result, once', () => {
+    const { sessions, lookup } = setUp();
+    const first = lookup('r', { connection: 1, chunks: 2 });
+    const second = lookup('r', { connection: 2, chunks: 2 });
+    first.finish();
+    second.finish();
+    const own = sessions.findLookup('r', 1);
+    assert.is(own, first.share);
+    sessions.consumeResult('r', own!);
+    assert.is(sessions.findLookup('r', 1), undefined, 'taken');
+    assert.is(sessions.findLookup('r', 2), second.share, 'still there for the other rank');
+    assert.is(sessions.findLookup('r', 3), second.share, 'a stranger gets what is left');
+  });
+
+  test('retrieve prefers the share of its own connection', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { connection: 1, chunks: 1, first: 7 }).finish();
+    lookup('r', { connection: 2, chunks: 1, first: 7 }).finish();
+    assert.is(storage.total, 2, 'both ranks hold the same object');
+    sessions.consumeHolds('r', 2, Uint32Array.of(7));
+    lookup('r', { connection: 2, chunks: 1, first: 50 }).finish();
+    assert.is(storage.held.get(7), 1, 'the share of connection 1 is untouched');
+  });
+
+  test('idle sessions are given up, used ones are not', () => {
+    const { sessions, storage, lookup, clock } = setUp();
+    lookup('idle', { chunks: 1 }).finish();
+    lookup('used', { chunks: 1, first: 10 }).finish();
+    clock.advance(IDLE_TTL_MS - 10_000);
+    sessions.recordTransfer('used', hashesOf(1));
+    clock.advance(20_000);
+    assert.is(sessions.sessionCount, 1);
+    assert.is(storage.held.get(0), 0);
+    assert.is(storage.held.get(10), 1);
+  });
+
+  test('the table is bounded: the least recently used session makes room', () => {
+    const { sessions, storage, lookup } = setUp();
+    for (let i = 0; i < 65_536; i += 1) lookup(`r${i}`, { chunks: 1, first: i }).finish();
+    sessions.recordTransfer('r0', hashesOf(1));
+    lookup('one more', { chunks: 1, first: 70_000 }).finish();
+    assert.is(sessions.sessionCount, 65_536);
+    assert.is(storage.held.get(0), 1, 'r0 was used');
+    assert.is(storage.held.get(1), 0, 'r1 was the oldest');
+    assert.is(sessions.overflowCount, 1);
+  });
+
+  test('when the last worker of a model leaves, its lookups let go', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { chunks: 2, ranks: 2 }).finish();
+    lookup('s', { chunks: 2, ranks: 1, first: 50 }).finish();
+    sessions.releaseModel('m', 2);
+    assert.is(storage.total, 2);
+  });
+
+  test('a lookup that found nothing to ask leaves no session once its result was taken', () => {
+    const { sessions, lookup } = setUp();
+    const { finish, share } = lookup('r', { chunks: 0 });
+    finish();
+    sessions.consumeResult('r', share);
+    assert.is(sessions.sessionCount, 0);
+  });
+});
