@@ -24,13 +24,13 @@ export function bitmapTest(bits: usize, size: u32, position: u32): bool {
 export function bitmapSet(bits: usize, size: u32, position: u32): void {
   if (position >= size) return;
   const at = bits + (position >> 3);
-  store<u8>(at, load<u8>(at) | (1 << (position & 7)));
+  store<u8>(at, <u8>(<u32>load<u8>(at) | (1 << (position & 7))));
 }
 
 export function bitmapClear(bits: usize, size: u32, position: u32): void {
   if (position >= size) return;
   const at = bits + (position >> 3);
-  store<u8>(at, load<u8>(at) & ~(1 << (position & 7)));
+  store<u8>(at, <u8>(<u32>load<u8>(at) & ~(1 << (position & 7))));
 }
 
 /** Sets the bits from `start` up to, not including, `end`. */

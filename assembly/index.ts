@@ -136,7 +136,7 @@ export function table_touch(count: u32): i32 {
 export function table_reserve_read(
   chunkCount: u32,
   namespaceCount: u32,
-  leaseCount: u32,
+  leaseCount: i32,
   nowMs: f64,
 ): i32 {
   if (!isTableReady) return NOT_INITIALIZED;
@@ -161,7 +161,7 @@ export function table_reserve_write(
 
 export function table_finish_write(
   count: u32,
-  leaseCount: u32,
+  leaseCount: i32,
   holdCount: u32,
   isChecked: i32,
   nowMs: f64,

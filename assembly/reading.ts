@@ -43,8 +43,10 @@ import { policyTouch } from './policy/policy';
 import { INVALID_ARGUMENT, KEY_IN_WRONG_STATE, KEY_NOT_EXIST, SUCCESS } from './result';
 import { lockAcquire, lockCount, lockGeneration, lockIsHeld, lockRelease } from './ttl-lock';
 
-/** Leases or holds that one call may take on one object (the reference clamps to it). */
-export const HOLDER_COUNT_MAX: u32 = 65535;
+/** Holds that one call may take on one object. */
+export const HOLD_COUNT_MAX: u32 = 65535;
+/** Leases of one call on one object are clamped to 1..128, as in the reference. */
+const LEASE_COUNT_MAX: i32 = 128;
 
 let readTtlMs: f64 = 0;
 let lateReleases: f64 = 0;
@@ -56,6 +58,10 @@ export function readingReset(ttlMs: f64): void {
 /** Releases that came after their lease was over; nothing was released. */
 export function lateReleaseCount(): f64 {
   return lateReleases;
+}
+
+export function clampLeases(leaseCount: i32): u32 {
+  return <u32>max(1, min(leaseCount, LEASE_COUNT_MAX));
 }
 
 /** Answers an unknown namespace like an absent object: the door asks without interning. */
@@ -90,7 +96,7 @@ function addHolds(slot: u32, holdCount: u32): void {
 /** The longest prefix of whole chunks: holds on every object of it. Answers the chunks. */
 export function holdPrefixBatch(chunkCount: u32, namespaceCount: u32, holdCount: u32): i32 {
   if (!isKeyBatch(chunkCount, namespaceCount)) return INVALID_ARGUMENT;
-  if (holdCount > HOLDER_COUNT_MAX) return INVALID_ARGUMENT;
+  if (holdCount > HOLD_COUNT_MAX) return INVALID_ARGUMENT;
   for (let chunk: u32 = 0; chunk < chunkCount; chunk++) {
     const first = chunk * namespaceCount;
     for (let n: u32 = 0; n < namespaceCount; n++) {
@@ -173,18 +179,18 @@ export function holdObject(slot: u32, leaseCount: u32, holdCount: u32): void {
 export function reserveReadBatch(
   chunkCount: u32,
   namespaceCount: u32,
-  leaseCount: u32,
+  leaseCount: i32,
   nowMs: f64,
 ): i32 {
   if (!isKeyBatch(chunkCount, namespaceCount) || !isTime(nowMs)) return INVALID_ARGUMENT;
-  if (leaseCount === 0 || leaseCount > HOLDER_COUNT_MAX) return INVALID_ARGUMENT;
+  const leases = clampLeases(leaseCount);
   advanceClock(nowMs);
   const found = findBatch(chunkCount, namespaceCount, RESIDENT_TAG);
   const count = chunkCount * namespaceCount;
   for (let i: u32 = 0; i < count; i++) {
     const slot = slotOf(i);
     const isFound = slot !== NO_SLOT;
-    if (isFound) holdObject(slot, leaseCount, 0);
+    if (isFound) holdObject(slot, leases, 0);
     setCode(i, isFound ? SUCCESS : KEY_NOT_EXIST);
     setGeneration(i, isFound ? lockGeneration(objectLock(slot)) : 0);
   }
@@ -201,15 +207,16 @@ function finishReadOf(slot: u32, leaseCount: u32, nowMs: f64): i32 {
 }
 
 /** Gives leases of SLOTS back; with `isChecked` only those whose GENERATIONS still hold. */
-export function finishReadBatch(count: u32, leaseCount: u32, isChecked: bool, nowMs: f64): i32 {
-  if (!isSlotBatch(count) || !isTime(nowMs) || leaseCount === 0) return INVALID_ARGUMENT;
+export function finishReadBatch(count: u32, leaseCount: i32, isChecked: bool, nowMs: f64): i32 {
+  if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
+  const leases = clampLeases(leaseCount);
   const now = advanceClock(nowMs);
   for (let i: u32 = 0; i < count; i++) {
     const slot = slotOf(i);
     let code = KEY_NOT_EXIST;
     if (isObject(slot) && (objectState(slot) === RESIDENT || objectState(slot) === DETACHED)) {
       const isCurrent = !isChecked || lockGeneration(objectLock(slot)) === generationOf(i);
-      code = isCurrent ? finishReadOf(slot, leaseCount, now) : KEY_IN_WRONG_STATE;
+      code = isCurrent ? finishReadOf(slot, leases, now) : KEY_IN_WRONG_STATE;
     }
     if (code === KEY_IN_WRONG_STATE) lateReleases += 1;
     setCode(i, code);

@@ -3,8 +3,8 @@
  *
  * A reservation is a staged object of one writer. Nobody sees it before `finish`; when its write
  * lock expires it can no longer be finished, so an abandoned one never becomes readable (18.2).
- * The memory of an expired one is handed over to the same writer, or reclaimed by the sweep, unless
- * a copy is still running into it.
+ * An expired one is handed over to the same writer if the size is the same (18.29), or reclaimed,
+ * unless a copy is still running into it.
  *
  * All missing objects of one `reserve` get memory together or not at all; a key that is named twice
  * is one object (18.28). (slot, generation) names one reservation for ever: a slot that has been
@@ -35,6 +35,7 @@ import {
   clockMs,
   createObject,
   freeIfUnheld,
+  hasHolders,
   objectFind,
   removeObject,
 } from './lifecycle';
@@ -48,7 +49,6 @@ import {
   objectLock,
   objectNamespace,
   objectOffset,
-  objectPins,
   objectSize,
   objectStamp,
   objectState,
@@ -62,7 +62,7 @@ import {
   setObjectTemporary,
   sizeToUnits,
 } from './object';
-import { HOLDER_COUNT_MAX, holdObject } from './reading';
+import { clampLeases, HOLD_COUNT_MAX, holdObject } from './reading';
 import {
   ALREADY_RESIDENT,
   INVALID_ARGUMENT,
@@ -100,9 +100,12 @@ function reserveOne(i: u32, hash: usize, namespaceId: u32, tag: u32, size: u32, 
     setSlot(i, slot);
     return SUCCESS;
   }
+  if (slot !== 0 && hasHolders(slot, clockMs())) return KEY_NOT_WRITABLE;
+  if (slot !== 0 && objectSize(slot) !== size) {
+    removeObject(slot, clockMs());
+    slot = 0;
+  }
   if (slot !== 0) {
-    const isBusy = lockIsHeld(objectLock(slot), clockMs()) || objectPins(slot) > 0;
-    if (isBusy || objectSize(slot) !== size) return KEY_NOT_WRITABLE;
     lockForWriting(slot);
   } else {
     slot = createObject(hash, namespaceId, tag, size);
@@ -234,13 +237,14 @@ function finishOne(i: u32, leaseCount: u32, holdCount: u32): i32 {
  */
 export function finishWriteBatch(
   count: u32,
-  leaseCount: u32,
+  leaseCount: i32,
   holdCount: u32,
   isChecked: bool,
   nowMs: f64,
 ): i32 {
   if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
-  if (leaseCount > HOLDER_COUNT_MAX || holdCount > HOLDER_COUNT_MAX) return INVALID_ARGUMENT;
+  if (holdCount > HOLD_COUNT_MAX) return INVALID_ARGUMENT;
+  const leases: u32 = leaseCount === 0 ? 0 : clampLeases(leaseCount);
   advanceClock(nowMs);
   const stamp = nextStamp();
   let admitted = 0;
@@ -250,7 +254,7 @@ export function finishWriteBatch(
     if (!isObject(slot) || objectState(slot) !== RESIDENT || objectStamp(slot) !== stamp) {
       code = checkReservation(i - 1, isChecked);
       if (code === SUCCESS) {
-        code = finishOne(i - 1, leaseCount, holdCount);
+        code = finishOne(i - 1, leases, holdCount);
         setObjectStamp(slotOf(i - 1), stamp);
         if (code === SUCCESS) admitted += 1;
       }
@@ -261,23 +265,22 @@ export function finishWriteBatch(
   return admitted;
 }
 
-/** Drops reservations without making them visible; those of a running copy when it ends. */
+/**
+ * Drops reservations without making them visible; the memory of a running copy follows when it ends.
+ * One that has expired (KEY_IN_WRONG_STATE) is left to the sweep.
+ */
 export function discardWriteBatch(count: u32, isChecked: bool, nowMs: f64): i32 {
   if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
   advanceClock(nowMs);
   let discarded = 0;
   for (let i: u32 = 0; i < count; i++) {
     const slot = slotOf(i);
-    let code = checkReservation(i, isChecked);
-    const isStaged = isObject(slot) && objectState(slot) === STAGED;
-    // An expired reservation may be discarded too: that is what its writer wants anyway.
-    const isMeant = !isChecked || lockGeneration(objectLock(slot)) === generationOf(i);
-    if (isStaged && isMeant) {
+    const code = checkReservation(i, isChecked);
+    if (code === SUCCESS) {
       lockReset(objectLock(slot));
       requeue(slot, QUEUE_NONE);
       removeObject(slot, clockMs());
       discarded += 1;
-      code = SUCCESS;
     }
     setCode(i, code);
   }

@@ -260,10 +260,7 @@ function main(): number {
   }
   fs.rmSync(folder, { recursive: true });
   const rows = allRows(results);
-  const date = new Date()
-    .toISOString()
-    .replace(/[:.].*/, '')
-    .replace('T', '-');
+  const date = new Date().toISOString().slice(0, 16).replace('T', '-').replace(':', '');
   const file = path.join(ROOT, `bench/results/peer-${date}.json`);
   fs.mkdirSync(path.dirname(file), { recursive: true });
   const machine = { cpu: os.cpus()[0]?.model, cores: os.cpus().length, kernel: os.release() };

@@ -7,11 +7,6 @@
  *
  * Work is ordered by object, plane, block, and a cursor (kv_cursor) names a place in it, so any
  * two cursors cut a piece that a worker can copy alone (pool.c).
- *
- *   bytes per piece × 2 (read, write) ÷ memory bandwidth is the whole cost: one function call and
- *   one table read per block are lost in it from 4 KiB blocks on. What is worth having is a fixed
- *   run size where runs are short (head-major caches: 64 to 512 bytes), because a call of memcpy
- *   per run costs as much as the run.
  */
 #define _GNU_SOURCE
 #include "kv_shim.h"
@@ -20,13 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#if defined(__x86_64__)
-#include <emmintrin.h>
-#endif
 
-#define LINE_BYTES 64
-#define STREAM_COUNT 4
-#define STREAM_STEP_BYTES 256
 #define GROUP_WORDS 11
 #define PLANE_WORDS 4
 /* Sanity bounds on what a registration can describe. */
@@ -34,17 +23,8 @@
 #define PLANE_COUNT_MAX 65536
 #define BLOCK_BYTES_MAX (1ull << 40)
 
-/* One direction of a block: `outer` rows of `inner` runs. */
-struct pattern {
-  uint64_t outer_count, target_outer, source_outer;
-  uint64_t inner_count, target_inner, source_inner;
-  uint64_t run_bytes;
-  bool is_streamable; /* if the target's first byte is aligned, so is every run's */
-  void (*copy)(char *target, const char *source, const struct pattern *pattern);
-};
-
 struct group {
-  struct pattern patterns[2]; /* by kv_direction */
+  struct kv_pattern patterns[2]; /* by kv_direction */
   uint32_t index;
   uint32_t block_count;
   uint32_t engine_block_count;
@@ -72,141 +52,6 @@ struct kv_plan {
   struct plane *planes;
 };
 
-/* ---- kernels --------------------------------------------------------------------------------- */
-
-/*
- * Streaming stores. An object is written once and read much later, by somebody else, so fetching
- * its old lines into the cache and pushing other data out only costs bandwidth: measured 12 GB/s
- * against 6 for the same gather of 256 MiB with ordinary stores, and no less for 1 MiB
- * (bench/micro/copy.ts). Whole lines only: a line written in parts is worse than an ordinary one.
- * Ordered by one fence per piece.
- */
-#if defined(__x86_64__)
-static inline void copy_line(char *target, const char *source) {
-  for (int at = 0; at < LINE_BYTES; at += 16)
-    _mm_stream_si128((__m128i *)(target + at), _mm_loadu_si128((const __m128i *)(source + at)));
-}
-static inline void end_streaming(void) { _mm_sfence(); }
-#else
-static inline void copy_line(char *target, const char *source) {
-  memcpy(target, source, LINE_BYTES);
-}
-static inline void end_streaming(void) {}
-#endif
-
-static bool is_line_aligned(uint64_t value) { return value % LINE_BYTES == 0; }
-
-/* Runs of a whole number of lines, known to the compiler so that it unrolls them. */
-#define FIXED_RUN_COPY(lines)                                                             \
-  static void copy_runs_##lines(char *target, const char *source,                         \
-                                const struct pattern *pattern) {                          \
-    for (uint64_t outer = 0; outer < pattern->outer_count; outer += 1) {                  \
-      char *to = target;                                                                  \
-      const char *from = source;                                                          \
-      for (uint64_t inner = 0; inner < pattern->inner_count; inner += 1) {                \
-        _Pragma("GCC unroll 8") for (int at = 0; at < (lines) * LINE_BYTES;               \
-                                     at += LINE_BYTES) copy_line(to + at, from + at);     \
-        to += pattern->target_inner;                                                      \
-        from += pattern->source_inner;                                                    \
-      }                                                                                   \
-      target += pattern->target_outer;                                                    \
-      source += pattern->source_outer;                                                    \
-    }                                                                                     \
-  }
-
-FIXED_RUN_COPY(1)
-FIXED_RUN_COPY(2)
-FIXED_RUN_COPY(3)
-FIXED_RUN_COPY(4)
-FIXED_RUN_COPY(8)
-
-/*
- * A long run as four streams side by side: the processor fetches ahead in each, but only within a
- * page, so four pages at a time keep more of the memory busy than one after the other.
- */
-static void copy_long(char *target, const char *source, uint64_t size_bytes) {
-  uint64_t part = size_bytes / STREAM_COUNT & ~(uint64_t)(STREAM_STEP_BYTES - 1);
-  if (!is_line_aligned((uintptr_t)target) || part == 0) {
-    memcpy(target, source, size_bytes);
-    return;
-  }
-  for (uint64_t at = 0; at < part; at += STREAM_STEP_BYTES)
-    for (uint64_t stream = 0; stream < STREAM_COUNT * part; stream += part)
-      for (uint64_t step = at; step < at + STREAM_STEP_BYTES; step += LINE_BYTES)
-        copy_line(target + stream + step, source + stream + step);
-  uint64_t done = STREAM_COUNT * part;
-  memcpy(target + done, source + done, size_bytes - done);
-}
-
-static void copy_runs_long(char *target, const char *source, const struct pattern *pattern) {
-  for (uint64_t outer = 0; outer < pattern->outer_count; outer += 1)
-    for (uint64_t inner = 0; inner < pattern->inner_count; inner += 1)
-      copy_long(target + outer * pattern->target_outer + inner * pattern->target_inner,
-                source + outer * pattern->source_outer + inner * pattern->source_inner,
-                pattern->run_bytes);
-}
-
-static void copy_runs_any(char *target, const char *source, const struct pattern *pattern) {
-  for (uint64_t outer = 0; outer < pattern->outer_count; outer += 1) {
-    char *to = target;
-    const char *from = source;
-    for (uint64_t inner = 0; inner < pattern->inner_count; inner += 1) {
-      memcpy(to, from, pattern->run_bytes);
-      to += pattern->target_inner;
-      from += pattern->source_inner;
-    }
-    target += pattern->target_outer;
-    source += pattern->source_outer;
-  }
-}
-
-static void swap(uint64_t *a, uint64_t *b) {
-  uint64_t kept = *a;
-  *a = *b;
-  *b = kept;
-}
-
-static bool is_inner_joined(const struct pattern *p) {
-  return p->inner_count == 1 ||
-         (p->target_inner == p->run_bytes && p->source_inner == p->run_bytes);
-}
-
-/*
- * Brings a pattern to its simplest form: runs that lie side by side in both memories are joined, a
- * single row is the inner loop, and the inner loop is the one that steps through the target in
- * order. Then picks the kernel.
- */
-static void finish_pattern(struct pattern *p) {
-  for (int i = 0; i < 2; i += 1) {
-    if (is_inner_joined(p)) {
-      p->run_bytes *= p->inner_count;
-      p->inner_count = 1;
-    }
-    bool is_outer_next = p->outer_count > 1 && p->target_outer < p->target_inner;
-    if (p->inner_count == 1 || is_outer_next) {
-      swap(&p->inner_count, &p->outer_count);
-      swap(&p->target_inner, &p->target_outer);
-      swap(&p->source_inner, &p->source_outer);
-    }
-  }
-  p->is_streamable = is_line_aligned(p->run_bytes) &&
-                     (p->inner_count == 1 || is_line_aligned(p->target_inner)) &&
-                     (p->outer_count == 1 || is_line_aligned(p->target_outer));
-  p->copy = p->run_bytes >= STREAM_COUNT * STREAM_STEP_BYTES ? copy_runs_long : copy_runs_any;
-  if (!p->is_streamable) return;
-  if (p->run_bytes == 1 * LINE_BYTES) p->copy = copy_runs_1;
-  if (p->run_bytes == 2 * LINE_BYTES) p->copy = copy_runs_2;
-  if (p->run_bytes == 3 * LINE_BYTES) p->copy = copy_runs_3;
-  if (p->run_bytes == 4 * LINE_BYTES) p->copy = copy_runs_4;
-  if (p->run_bytes == 8 * LINE_BYTES) p->copy = copy_runs_8;
-}
-
-static void copy_block(char *target, const char *source, const struct pattern *pattern) {
-  if (pattern->is_streamable && !is_line_aligned((uintptr_t)target))
-    copy_runs_any(target, source, pattern);
-  else pattern->copy(target, source, pattern);
-}
-
 /* ---- binding a plan -------------------------------------------------------------------------- */
 
 /* A whole number of 0 .. 2^53; anything else (negative, NaN, fraction) is false. */
@@ -233,17 +78,17 @@ static bool read_group(struct group *group, const double *words) {
   group->engine_block_count = (uint32_t)v[2];
   group->object_block_stride = v[3];
   group->block_bytes = v[4] * v[7] * v[10];
-  group->patterns[KV_GATHER] = (struct pattern){
+  group->patterns[KV_GATHER] = (struct kv_pattern){
       .outer_count = v[4], .target_outer = v[6], .source_outer = v[5],
       .inner_count = v[7], .target_inner = v[9], .source_inner = v[8], .run_bytes = v[10]};
-  group->patterns[KV_SCATTER] = (struct pattern){
+  group->patterns[KV_SCATTER] = (struct kv_pattern){
       .outer_count = v[4], .target_outer = v[5], .source_outer = v[6],
       .inner_count = v[7], .target_inner = v[8], .source_inner = v[9], .run_bytes = v[10]};
   return true;
 }
 
 /* The bytes that one block spans in the engine (scatter's target) or in the object. */
-static unsigned __int128 span_target(const struct pattern *p) {
+static unsigned __int128 span_target(const struct kv_pattern *p) {
   return reach(p->outer_count, p->target_outer) + reach(p->inner_count, p->target_inner) +
          p->run_bytes;
 }
@@ -289,8 +134,8 @@ static bool read_plan(struct kv_plan *plan, const double *words, uint32_t word_c
     }
   }
   for (uint32_t g = 0; g < plan->group_count; g += 1) {
-    finish_pattern(&plan->groups[g].patterns[KV_GATHER]);
-    finish_pattern(&plan->groups[g].patterns[KV_SCATTER]);
+    kv_pattern_finish(&plan->groups[g].patterns[KV_GATHER]);
+    kv_pattern_finish(&plan->groups[g].patterns[KV_SCATTER]);
   }
   return at == word_count && plan->plane_count > 0;
 }
@@ -407,15 +252,15 @@ void kv_work_advance(const struct kv_work *work, struct kv_cursor *cursor, uint6
 static void copy_blocks(const struct kv_work *work, const struct plane *plane, uint32_t object,
                         uint32_t first, uint32_t end) {
   const struct group *group = plane->group;
-  const struct pattern *pattern = &group->patterns[work->direction];
+  const struct kv_pattern *pattern = &group->patterns[work->direction];
   const uint32_t *ids = ids_of(work, group, object);
   uint32_t skip = skip_of(work, group, object);
   char *object_plane = work->plan->object_base + work->offsets[object] + plane->object_offset;
   for (uint32_t k = first > skip ? first : skip; k < end; k += 1) {
     char *engine = plane->engine_base + ids[k] * plane->engine_block_stride;
     char *stored = object_plane + k * group->object_block_stride;
-    if (work->direction == KV_GATHER) copy_block(stored, engine, pattern);
-    else copy_block(engine, stored, pattern);
+    if (work->direction == KV_GATHER) kv_pattern_copy(stored, engine, pattern);
+    else kv_pattern_copy(engine, stored, pattern);
   }
 }
 
@@ -442,7 +287,7 @@ static int32_t copy_piece(struct kv_guard *guard, void *context) {
     at.block = end;
     if (is_last) break;
   }
-  end_streaming();
+  kv_pattern_flush();
   return 0;
 }
 

@@ -138,6 +138,21 @@ KV_EXPORT int32_t kv_job_submit(struct kv_lane *lane, const struct kv_plan *plan
 
 #pragma GCC visibility push(hidden)
 
+/* kernels.c: one direction of a block. Strides in bytes. */
+struct kv_pattern {
+  uint64_t outer_count, target_outer, source_outer;
+  uint64_t inner_count, target_inner, source_inner;
+  uint64_t run_bytes;
+  bool is_streamable; /* if the target's first byte is aligned, so is every run's */
+  void (*copy)(char *target, const char *source, const struct kv_pattern *pattern);
+};
+
+/* Simplifies the pattern and chooses its kernel; counts and run_bytes are at least 1. */
+void kv_pattern_finish(struct kv_pattern *pattern);
+void kv_pattern_copy(char *target, const char *source, const struct kv_pattern *pattern);
+/* Makes the copies of this thread visible to others before whatever it stores next. */
+void kv_pattern_flush(void);
+
 /* A place in a job: block `block` of plane `plane` of object `object`. */
 struct kv_cursor {
   uint32_t object;

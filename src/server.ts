@@ -29,6 +29,7 @@ import { EventBus } from './observability/events.ts';
 import type { Logger } from './observability/log.ts';
 import { logRequests } from './observability/logging/request-lines.ts';
 import { EventCounters } from './observability/metrics/event-counters.ts';
+import type { MetricsSnapshot } from './observability/metrics/source.ts';
 import { PrometheusText } from './observability/prometheus.ts';
 import { L1Manager } from './storage/l1-manager.ts';
 import { type L1Memory, openL1Memory } from './storage/l1-memory/l1-memory.ts';
@@ -86,7 +87,7 @@ class Closers {
   }
 }
 
-/** Throws `ERR_CONFIG` (exit 2) or `ERR_ADDRESS`, `ERR_NATIVE` (exit 1); nothing stays behind. */
+/** Throws `ERR_CONFIG`, `ERR_ADDRESS` or `ERR_NATIVE`, and then leaves nothing behind. */
 export async function startServer(config: ServerConfig, log: Logger): Promise<RunningServer> {
   const ground: Ground = { config, log, clock: systemClock, bus: new EventBus() };
   const closers = new Closers();
@@ -278,10 +279,30 @@ function buildBackend(
   });
   const prometheus = new PrometheusText({
     instanceId: config.instanceId,
-    source: backend,
+    source: { snapshot: () => takeSnapshot(engine) },
     counters,
   });
   return backend;
+}
+
+/** What a scrape reads: the numbers of all rooms at one moment. */
+function takeSnapshot({ storage, sessions, instances, dispatcher }: Engine): MetricsSnapshot {
+  const { usedBytes, objectCount, stagingCount } = storage.l1.statistics();
+  const requestCounts = [...dispatcher.counters].map(
+    ([name, { requestCount }]) => [name, requestCount] as const,
+  );
+  return {
+    l1UsedBytes: usedBytes,
+    l1TotalBytes: storage.l1.totalBytes,
+    objectCount: objectCount + stagingCount,
+    stagingObjectCount: stagingCount,
+    sessionCount: sessions.sessionCount,
+    instanceCount: instances.instanceCount,
+    prefetchJobCount: sessions.countOpenJobs(),
+    inFlightRequestCount: dispatcher.inFlightCount,
+    requestCounts: new Map(requestCounts),
+    failedRequestCounts: dispatcher.failuresByCode,
+  };
 }
 
 function checkMemoryLimit(config: ServerConfig, log: Logger): void {

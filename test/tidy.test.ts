@@ -250,7 +250,7 @@ suite('sizes', (test) => {
     const faults: string[] = [];
     for (const { file, text, lines } of SOURCES) {
       const head = /^(?:\/\*[\s\S]*?\*\/|(?:\/\/[^\n]*\n)+)/.exec(text)?.[0] ?? '';
-      if (lines.length - 1 > FILE_LINES_MAX && !/longer than 400/i.test(head)) {
+      if (lines.length - 1 > FILE_LINES_MAX && !/longer than (?:400|other)/i.test(head)) {
         faults.push(`${file}: ${lines.length - 1} lines; split it or say why ("longer than 400")`);
       }
     }

@@ -1,6 +1,14 @@
-/** The whole core, and two questions about one object that only the reference's traces ask. */
+/** The whole core, and questions about one object that only the reference's traces ask. */
 import { clockMs } from '../lifecycle';
-import { objectHolds, objectLock, objectPins, objectState, RESIDENT } from '../object';
+import {
+  isObject,
+  objectHolds,
+  objectIsTemporary,
+  objectLock,
+  objectPins,
+  objectState,
+  RESIDENT,
+} from '../object';
 import { lockIsHeld } from '../ttl-lock';
 
 export * from '../index';
@@ -14,4 +22,8 @@ export function object_is_leased(slot: u32): bool {
 export function object_is_unheld(slot: u32): bool {
   const isLocked = lockIsHeld(objectLock(slot), clockMs());
   return !isLocked && objectHolds(slot) === 0 && objectPins(slot) === 0;
+}
+
+export function object_is_temporary(slot: u32): bool {
+  return isObject(slot) && objectIsTemporary(slot);
 }

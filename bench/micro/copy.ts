@@ -1,11 +1,12 @@
 /**
- * Copies between engine tensors and L1, through the whole device room: `npm run` is not needed,
- * `node bench/micro/copy.ts [--workers N] [--nice N]`.
+ * Copies between engine tensors and L1, through the whole device room:
  *
- * Shapes: 32 layers of [2, NB, 8, 16, 128] bfloat16 (a 32 MiB object per 256-token chunk) with
- * head-major and token-major blocks, and a 4-layer model with 512 KiB objects. Blocks are in random
- * order, as after a while of serving. Prints GB/s of payload (read once, written once) per job size,
- * and microseconds from submit to the promise for the smallest job.
+ *   node bench/micro/copy.ts [--workers N] [--nice N]
+ *
+ * Shapes: 32 layers of [2, NB, 8, 16, 128] bfloat16 (a 32 MiB object per 256-token chunk), blocks
+ * head-major and token-major, and a 4-layer model with 512 KiB objects. Blocks are in random order,
+ * as after a while of serving. Prints GB/s of payload (read once, written once) per job size, and
+ * the time from submit to the promise for the smallest job.
  */
 import fs from 'node:fs';
 import { parseArgs } from 'node:util';
@@ -155,7 +156,8 @@ async function smallJobs(instance: DeviceInstance, ids: Uint32Array): Promise<st
   const p = (q: number): string =>
     ((single[Math.floor(single.length * q)] as number) * 1e6).toFixed(1);
   single.sort((a, b) => a - b);
-  return `one at a time p50 ${p(0.5)} us, p99 ${p(0.99)} us; burst ${(burst * 100).toFixed(2)} us/job`;
+  const perJob = (burst * 100).toFixed(2);
+  return `one at a time p50 ${p(0.5)} us, p99 ${p(0.99)} us; burst ${perJob} us/job`;
 }
 
 async function runCase(device: Device, c: Case): Promise<void> {

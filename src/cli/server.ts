@@ -14,7 +14,6 @@ import type { LogLevelName, ServerConfig } from '../config/config.ts';
 import { loadServerConfig } from '../config/load.ts';
 import { readEnvironment } from '../config/sources.ts';
 import { VERSION } from '../config/version.ts';
-import { KvdError } from '../errors.ts';
 import { createLogger, type Logger } from '../observability/log.ts';
 import type { Level } from '../observability/log-line.ts';
 import { formatBytes } from '../units.ts';
@@ -84,8 +83,7 @@ async function serve(config: ServerConfig, log: Logger): Promise<number> {
   } catch (error) {
     printError(error instanceof Error ? error.message : String(error));
     log.debug('start failed', { stack: error instanceof Error ? error.stack : '' });
-    const isConfig = error instanceof KvdError && error.code === 'ERR_CONFIG';
-    return isConfig ? EXIT_CODE_USAGE : 1;
+    return 1;
   }
   await stopSignal;
   const startMs = systemClock.preciseMs();

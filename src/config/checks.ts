@@ -55,17 +55,24 @@ const EXAMPLES: Readonly<Record<string, string>> = {
   '--eviction-policy': '--eviction-policy LRU',
 };
 
+/** The core counts places in aligned units of 32 bits. */
+const ALIGNED_UNITS_MAX = 2 ** 32 - 1;
+
 function checkL1(settings: Settings, problems: Problem[]): void {
   const alignBytes = settings.number('--l1-align-bytes');
   if ((alignBytes & (alignBytes - 1)) !== 0) {
     const reason = `must be a power of two, got ${alignBytes}`;
     problems.push({ flag: '--l1-align-bytes', reason });
   }
-  const sizeGib = settings.numberOrNull('--l1-size-gb');
-  if (sizeGib !== null && Math.trunc(sizeGib * GIB) < alignBytes) {
-    const bytes = formatBytes(Math.trunc(sizeGib * GIB));
-    const reason = `${bytes} is less than one aligned unit of ${alignBytes} bytes`;
+  const sizeBytes = Math.trunc((settings.numberOrNull('--l1-size-gb') ?? 1) * GIB);
+  if (sizeBytes < alignBytes) {
+    const size = formatBytes(sizeBytes);
+    const reason = `${size} is less than one aligned unit of ${alignBytes} bytes`;
     problems.push({ flag: '--l1-size-gb', reason });
+  }
+  if (sizeBytes / alignBytes > ALIGNED_UNITS_MAX) {
+    const reason = `too small for ${formatBytes(sizeBytes)}: at most 2^32 - 1 units can be counted`;
+    problems.push({ flag: '--l1-align-bytes', reason });
   }
   if (settings.isOn('--l1-use-hugepages') && settings.textOrNull('--shm-name') !== '') {
     const reason = 'huge pages cannot be shared memory; add --shm-name ""';
@@ -87,12 +94,18 @@ function checkWorkers(settings: Settings, problems: Problem[]): void {
   }
 }
 
-const ENDPOINT = /^(tcp:\/\/.+:(\d{1,5}|\*)|ipc:\/\/.+)$/;
 const HOST = /^[\w.\-:%[\]*]+$/;
+
+/** Port 0 and `*` let the system choose. */
+function isEndpoint(url: string): boolean {
+  if (/^ipc:\/\/.+$/.test(url)) return true;
+  const port = /^tcp:\/\/.+:(\d{1,5}|\*)$/.exec(url)?.[1];
+  return port === '*' || Number(port ?? Number.NaN) <= 65535;
+}
 
 function checkAddresses(settings: Settings, problems: Problem[]): void {
   const expectUrl = (flag: string, url: string) => {
-    if (ENDPOINT.test(url)) return;
+    if (isEndpoint(url)) return;
     const reason = `expected tcp://HOST:PORT or ipc://PATH, got '${url}'`;
     problems.push({ flag, reason });
   };

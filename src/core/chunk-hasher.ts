@@ -74,7 +74,9 @@ const SEED_ROOT = 2;
 
 const HASH_SIZE_MAX_BYTES = 32;
 const INTEGER_SIZE_MAX_BYTES = 9;
-/** About 0.4 ms (sha256_cbor: 0.8 ms) of decoding and hashing, so that a turn stays below 1 ms. */
+/** Prompts up to this length are hashed at once: about 0.8 ms of the event loop. */
+const TOKENS_PER_TURN = { blake3: 131_072, sha256_cbor: 32_768, builtin: 131_072 } as const;
+/** Half of that in a slice, which decodes its piece once more. */
 const TOKENS_PER_SLICE = { blake3: 65_536, sha256_cbor: 32_768, builtin: 65_536 } as const;
 
 export class ChunkHasher {
@@ -147,6 +149,15 @@ export class ChunkHasher {
       this.#decoded = span;
     }
     return this.#wrap(count > 0 ? this.#hash(count, this.rootHash) : new Uint8Array(0));
+  }
+
+  /** `hashChunks` for any length: at once when it is short, else in slices between other work. */
+  hashPrompt(span: TokenSpan, endToken = span.count): ChunkHashes | Promise<ChunkHashes> {
+    if (Math.min(endToken, span.count) <= TOKENS_PER_TURN[this.algorithm]) {
+      return this.hashChunks(span, endToken);
+    }
+    const yieldNow = () => new Promise<void>((resolve) => setImmediate(resolve));
+    return this.hashChunksSliced(span, endToken, yieldNow);
   }
 
   /** As `hashChunks`, with a turn of the event loop between slices (`TOKENS_PER_SLICE`). */

@@ -101,7 +101,8 @@ export type TrapHandler = (error: unknown) => never;
 
 type Export = (...parameters: number[]) => number;
 
-function readText(buffer: ArrayBuffer, pointer: number): string {
+/** A string of AssemblyScript: UTF-16, its size in bytes in the word before. */
+export function readText(buffer: ArrayBuffer, pointer: number): string {
   if (pointer === 0) return '';
   const sizeBytes = new DataView(buffer).getUint32(pointer - 4, true);
   return new TextDecoder('utf-16le').decode(new Uint8Array(buffer, pointer, sizeBytes));

@@ -180,7 +180,8 @@ export class ObjectTable {
   /**
    * Reserves the objects for one writer (`writerTag` > 0). Resident, or staged by this writer:
    * KEY_NOT_WRITABLE. All missing ones get memory, or none (OUT_OF_MEMORY, TABLE_FULL). A key that
-   * is named twice is reserved once, and both places name its slot.
+   * is named twice is reserved once, and both places name its slot. An expired reservation of this
+   * writer is handed over, memory included, if its size is the same.
    */
   reserveWrite(
     keys: ObjectKeys,
@@ -250,7 +251,7 @@ export class ObjectTable {
     return joinReservations(parts);
   }
 
-  /** Drops reservations, expired ones too, without ever making their bytes visible. */
+  /** Drops reservations without making them visible; expired ones are left to the sweep. */
   discardWrite(slots: Uint32Array, generations?: Uint32Array): Int32Array {
     const codes = new Int32Array(slots.length);
     for (const first of this.#batch.starts(slots.length)) {

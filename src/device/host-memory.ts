@@ -26,6 +26,7 @@ export class HostMemory {
   readonly #segment: Segment;
   #preparer: Handle | null = null;
   #buffer: ArrayBuffer | null = null;
+  #highWaterBytes = 0;
   #holderCount = 0;
   #isOpen = true;
 
@@ -57,7 +58,8 @@ export class HostMemory {
   /** Populates pages beyond `highWaterBytes`, the end of the highest object so far. Cheap. */
   prepareAhead(highWaterBytes: number): void {
     assert(this.#isOpen, 'memory is closed');
-    if (highWaterBytes <= 0) return;
+    if (highWaterBytes <= this.#highWaterBytes) return;
+    this.#highWaterBytes = highWaterBytes;
     this.#preparer ??= this.#shim.openPreparer(this.#segment);
     const windowBytes = Math.min(Math.max(highWaterBytes, WINDOW_BYTES_MIN), WINDOW_BYTES_MAX);
     const targetBytes = Math.min(highWaterBytes + windowBytes, this.sizeBytes);

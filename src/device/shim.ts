@@ -2,9 +2,9 @@
  * The door to `shim/kv_shim.h`, and the only file that knows koffi.
  *
  * Handles and addresses are numbers that mean something to C alone; they stay inside `device/`.
- * Lists cross as typed arrays, one call per job, never one per block. Calls marked `[blocks]` in the
- * header run on libuv's pool (`.async`): they are rare (a registration, a shutdown). Copies have
- * threads of their own (`copy-pool.ts`).
+ * Lists cross as typed arrays, one call per job, never one per block. Calls marked `[blocks]` in
+ * the header run on libuv's pool (`.async`): they are rare (a registration, a shutdown). Copies
+ * have threads of their own (`copy-pool.ts`).
  */
 import { getSystemErrorMap } from 'node:util';
 import koffi, { type KoffiFunc, type LibraryHandle } from 'koffi';

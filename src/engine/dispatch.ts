@@ -256,7 +256,10 @@ export class Dispatcher implements RequestSink {
         continue;
       }
       waiting.resolve(result);
-      if (result instanceof Promise) return this.#occupy(id, lane, result);
+      if (result instanceof Promise) {
+        this.#occupy(id, lane, result);
+        return;
+      }
     }
     this.#lanes.delete(id);
   }
@@ -297,12 +300,10 @@ export class Dispatcher implements RequestSink {
             : new KvdError('ERR_TIMEOUT', deadlineMessage(name, transferDeadlineMs)),
         );
       });
-      running
-        .then(resolve, reject)
-        .finally(() => {
-          timer.cancel();
-          if (isLate) log.limited('warn', `late:${name}`, `${name} ended after its deadline`);
-        });
+      running.then(resolve, reject).finally(() => {
+        timer.cancel();
+        if (isLate) log.limited('warn', `late:${name}`, `${name} ended after its deadline`);
+      });
     });
   }
 }

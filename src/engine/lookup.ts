@@ -16,18 +16,10 @@ import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
-import type {
-  CacheKey,
-  EngineModule,
-  HandlerTable,
-  RequestContext,
-  RequestOf,
-} from './api.ts';
+import type { CacheKey, EngineModule, HandlerTable, RequestContext, RequestOf } from './api.ts';
 import type { InstanceRegistry } from './instances.ts';
 import type { LookupShare, SessionTable } from './session.ts';
 
-/** Prompts up to this length are hashed in one go: about 1 ms. */
-const TOKENS_PER_SLICE = 131_072;
 /** WAIT_PREFETCH_STATUS: the longest wait a client may ask for (spec wire 12.10). */
 const WAIT_SECONDS_MAX = 600;
 /** Readers beyond this are clamped, as in the reference (1 + 127 extra). */
@@ -81,21 +73,12 @@ export class LookupModule implements EngineModule {
     const layout = instances.findLayout(key.modelName, key.worldSize);
     if (!layout || !isSensibleRange(key)) return this.#addEmptyJob(key, context);
     const readerCount = countReaders(key, request.tpSize, layout.isVllmMla);
-    if (key.tokens.count <= TOKENS_PER_SLICE) {
-      return this.#submit(key, hasher.hashChunks(key.tokens), readerCount, context);
-    }
-    const yieldNow = () => new Promise<void>((resolve) => setImmediate(resolve));
-    return hasher
-      .hashChunksSliced(key.tokens, key.tokens.count, yieldNow)
-      .then((hashes) => this.#submit(key, hashes, readerCount, context));
+    const submit = (hashes: ChunkHashes) => this.#submit(key, hashes, readerCount, context);
+    const hashes = hasher.hashPrompt(key.tokens);
+    return hashes instanceof Promise ? hashes.then(submit) : submit(hashes);
   }
 
-  #submit(
-    key: CacheKey,
-    hashes: ChunkHashes,
-    readerCount: number,
-    context: RequestContext,
-  ): void {
+  #submit(key: CacheKey, hashes: ChunkHashes, readerCount: number, context: RequestContext): void {
     const { storage, sessions, log } = this.#options;
     if (hashes.count === 0) {
       log.limited(
@@ -103,7 +86,8 @@ export class LookupModule implements EngineModule {
         'short-prompt',
         `LOOKUP of ${key.tokens.count} tokens is shorter than one chunk; nothing is cached`,
       );
-      return this.#addEmptyJob(key, context);
+      this.#addEmptyJob(key, context);
+      return;
     }
     const namespaceIds = this.#namespacesOf(key);
     const keys = { hashes, firstChunk: 0, chunkCount: hashes.count, namespaceIds };

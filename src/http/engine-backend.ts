@@ -5,10 +5,8 @@
 import type { Dispatcher } from '../engine/dispatch.ts';
 import type { InstanceRegistry } from '../engine/instances.ts';
 import type { LookupModule } from '../engine/lookup.ts';
-import type { SessionTable } from '../engine/session.ts';
 import { countLayers } from '../engine/transfer/kv-layout.ts';
 import type { LMCacheDrivenTransferModule } from '../engine/transfer/lmcache-driven.ts';
-import type { MetricsSnapshot } from '../observability/metrics/source.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import type {
   BlockChecksums,
@@ -31,7 +29,6 @@ export interface WireReport {
 
 export interface EngineBackendOptions {
   readonly storage: StorageManager;
-  readonly sessions: SessionTable;
   readonly instances: InstanceRegistry;
   readonly lookup: LookupModule;
   readonly transfer: LMCacheDrivenTransferModule;
@@ -135,25 +132,6 @@ export class EngineBackend implements HttpBackend {
 
   config(): Record<string, unknown> {
     return this.#options.config();
-  }
-
-  /** What a scrape reads. */
-  snapshot(): MetricsSnapshot {
-    const { storage, sessions, instances, dispatcher } = this.#options;
-    const statistics = storage.l1.statistics();
-    const counters = [...dispatcher.counters];
-    return {
-      l1UsedBytes: statistics.usedBytes,
-      l1TotalBytes: storage.l1.totalBytes,
-      objectCount: statistics.objectCount + statistics.stagingCount,
-      stagingObjectCount: statistics.stagingCount,
-      sessionCount: sessions.sessionCount,
-      instanceCount: instances.instanceCount,
-      prefetchJobCount: sessions.countOpenJobs(),
-      inFlightRequestCount: dispatcher.inFlightCount,
-      requestCounts: new Map(counters.map(([name, c]) => [name, c.requestCount])),
-      failedRequestCounts: dispatcher.failuresByCode,
-    };
   }
 
   async #checksum(instanceId: bigint, request: ChecksumRequest): Promise<BlockChecksums> {

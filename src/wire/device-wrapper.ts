@@ -229,7 +229,7 @@ function readMemoryHandle(value: PickledValue): Uint8Array | null {
   if (value === null) return null;
   if (!(value instanceof Uint8Array)) fail('attribute handle[1] is not bytes');
   const raw = value as Uint8Array;
-  if (raw.length === IPC_HANDLE_SIZE_BYTES) return raw.slice();
+  if (raw.length === IPC_HANDLE_SIZE_BYTES) return Uint8Array.from(raw);
   const tag = raw.length >= 2 ? String.fromCharCode(raw[1] as number) : '';
   if (tag === 'e') {
     throw new KvdError(
@@ -241,7 +241,7 @@ function readMemoryHandle(value: PickledValue): Uint8Array | null {
   if (tag !== 'c' || raw.length !== 2 + IPC_HANDLE_SIZE_BYTES) {
     fail(`attribute handle[1] has no known form (${raw.length} bytes)`);
   }
-  return raw.slice(2);
+  return Uint8Array.from(raw.subarray(2));
 }
 
 function rawCudaWrapper(attributes: Attributes, geometry: TensorGeometry): TensorWrapper {
@@ -254,7 +254,7 @@ function rawCudaWrapper(attributes: Attributes, geometry: TensorGeometry): Tenso
   return {
     kind: 'cuda-raw-ipc',
     ...geometry,
-    memoryHandle: (handle as Uint8Array).slice(),
+    memoryHandle: Uint8Array.from(handle as Uint8Array),
     allocationOffsetBytes: attributes.has('_alloc_offset') ? attributes.count('_alloc_offset') : 0,
     sizeBytes,
   };

@@ -6,11 +6,12 @@
  *   - it sees IPv6 only when told to, and then maps IPv4 addresses. Names are looked up first; the
  *     option is set when one of the addresses needs it.
  *   - before it binds an ipc path it deletes whatever lies there, be it a document or the socket of
- *     a running server: only a socket that nobody listens on may be replaced.
+ *     a running server: only a socket that nobody listens on may be replaced. It does not delete its
+ *     own on close.
  *   - its errors are a code without a sentence.
  */
 import { lookup } from 'node:dns/promises';
-import { lstat } from 'node:fs/promises';
+import { lstat, rm } from 'node:fs/promises';
 import { connect, isIPv6 } from 'node:net';
 import { KvdError } from '../errors.ts';
 
@@ -125,6 +126,13 @@ const REASONS: Readonly<Record<string, string>> = {
   EACCES: 'permission denied',
   ENOENT: 'its folder does not exist',
 };
+
+/** Removes the file of an ipc endpoint. Call it while the endpoint is still bound: then it is ours. */
+export async function removeIpcPath(endpoint: string): Promise<void> {
+  if (!endpoint.startsWith('ipc://') || endpoint.startsWith('ipc://@')) return;
+  // What cannot be removed does no harm: the next start replaces it.
+  await rm(endpoint.slice('ipc://'.length), { force: true }).catch(() => {});
+}
 
 /** True when only processes of this host can connect. */
 export function isLocal(endpoint: string): boolean {

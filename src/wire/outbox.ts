@@ -10,15 +10,16 @@
  *        send ──► [ZMQ queue, SNDHWM messages] ──► client
  *          │ EAGAIN
  *          ▼
- *        [queue of this client] ──retry after 1, 2, 4 … 50 ms──► send
+ *        [queue of this client] ──retry next turn, after 1, 2, 4 … 50 ms──► send
  *
  * As long as a client's queue holds something, further replies to it go to the queue's end. The
  * queue is bounded in messages and bytes, and so are all queues together; what does not fit is
  * lost, counted. A reply larger than the bound is taken when its queue is empty, else it could
  * never be sent.
  *
- * ZMQ does not say when it has room again, hence the retries; the delay doubles while nothing
- * moves. Replies of one client may overtake each other by one when ZMQ's queue runs full, which the
+ * ZMQ does not say when it has room again, hence the retries: in the next turn of the event loop
+ * while something moves (a client that reads is emptied in microseconds), else with a delay that
+ * doubles. Replies of one client may overtake each other by one when ZMQ's queue runs full, which the
  * protocol allows (replies are matched by uid).
  *
  * zeromq.js reports the outcome by a promise, also when it is known at once; one closure a reply
@@ -49,20 +50,62 @@ export interface OutboxOptions {
   onLost(connection: Connection, reason: LossReason, count: number): void;
 }
 
-const RETRY_DELAY_MS_MIN = 1;
+/** 0 = the next turn of the event loop. */
+const RETRY_DELAY_MS_FIRST = 0;
 const RETRY_DELAY_MS_MAX = 50;
-/** What an entry costs besides its bytes: arrays, buffers, accounting. */
-const ENTRY_OVERHEAD_BYTES = 256;
+/** What an entry costs besides its bytes: an array and four buffers with their own memory. */
+const ENTRY_OVERHEAD_BYTES = 1024;
+/** Taken entries that may lie in front of a queue before it is packed. */
+const TAKEN_COUNT_MAX = 1024;
 
 interface Entry {
   readonly frames: Uint8Array[];
   readonly sizeBytes: number;
 }
 
-interface ClientQueue {
+/** First in, first out; entries in front of `#head` have been taken. */
+class ClientQueue {
   readonly connection: Connection;
-  readonly entries: Entry[];
-  sizeBytes: number;
+  readonly #entries: Entry[] = [];
+  #head = 0;
+  sizeBytes = 0;
+
+  constructor(connection: Connection) {
+    this.connection = connection;
+  }
+
+  get count(): number {
+    return this.#entries.length - this.#head;
+  }
+
+  push(entry: Entry): void {
+    this.#entries.push(entry);
+  }
+
+  take(): Entry | undefined {
+    const entry = this.#entries[this.#head];
+    if (!entry) return undefined;
+    this.#head += 1;
+    return entry;
+  }
+
+  /** Undoes the last `take`. */
+  putBack(): void {
+    this.#head -= 1;
+  }
+
+  /** Gives the memory of taken entries back. Not between `take` and `putBack`. */
+  pack(): void {
+    if (this.#head < TAKEN_COUNT_MAX && this.count > 0) return;
+    this.#entries.splice(0, this.#head);
+    this.#head = 0;
+  }
+
+  clear(): void {
+    this.#entries.length = 0;
+    this.#head = 0;
+    this.sizeBytes = 0;
+  }
 }
 
 export class Outbox {
@@ -71,8 +114,8 @@ export class Outbox {
   readonly #limits: OutboxLimits;
   readonly #onLost: OutboxOptions['onLost'];
   readonly #queues = new Map<Connection, ClientQueue>();
-  #retryTimer: Timer | null = null;
-  #retryDelayMs = RETRY_DELAY_MS_MIN;
+  #retry: Timer | null = null;
+  #retryDelayMs = RETRY_DELAY_MS_FIRST;
   #isFlushing = false;
   sentCount = 0;
   queuedCount = 0;
@@ -110,13 +153,16 @@ export class Outbox {
     if (this.#isFlushing) return false;
     this.#isFlushing = true;
     let hasMoved = false;
-    for (const queue of [...this.#queues.values()]) {
-      if (await this.#flushQueue(queue)) hasMoved = true;
+    try {
+      for (const queue of [...this.#queues.values()]) {
+        if (await this.#flushQueue(queue)) hasMoved = true;
+      }
+    } finally {
+      this.#isFlushing = false;
     }
-    this.#isFlushing = false;
     this.#retryDelayMs = hasMoved
-      ? RETRY_DELAY_MS_MIN
-      : Math.min(this.#retryDelayMs * 2, RETRY_DELAY_MS_MAX);
+      ? RETRY_DELAY_MS_FIRST
+      : Math.min(Math.max(1, this.#retryDelayMs * 2), RETRY_DELAY_MS_MAX);
     if (this.#queues.size > 0) this.#scheduleRetry();
     return this.#queues.size === 0;
   }
@@ -128,8 +174,8 @@ export class Outbox {
 
   /** Stops retrying; what is queued is lost. */
   close(): void {
-    this.#retryTimer?.cancel();
-    this.#retryTimer = null;
+    this.#retry?.cancel();
+    this.#retry = null;
     for (const queue of [...this.#queues.values()]) this.#dropQueue(queue, 'gone');
   }
 
@@ -143,9 +189,9 @@ export class Outbox {
     }
     let queue = this.#queues.get(connection);
     if (!queue) {
-      queue = { connection, entries: [], sizeBytes: 0 };
+      queue = new ClientQueue(connection);
       this.#queues.set(connection, queue);
-      this.#retryDelayMs = RETRY_DELAY_MS_MIN;
+      this.#retryDelayMs = RETRY_DELAY_MS_FIRST;
       this.#scheduleRetry();
     }
     this.#enqueue(queue, frames);
@@ -154,16 +200,16 @@ export class Outbox {
   #enqueue(queue: ClientQueue, frames: Uint8Array[]): void {
     const { queueCountMax, queueBytesMax, queueBytesMaxTotal } = this.#limits;
     const sizeBytes = sizeOfFrames(frames) + ENTRY_OVERHEAD_BYTES;
-    const isFirst = queue.entries.length === 0;
+    const isFirst = queue.count === 0;
     const hasRoom =
-      queue.entries.length < queueCountMax &&
+      queue.count < queueCountMax &&
       (isFirst || queue.sizeBytes + sizeBytes <= queueBytesMax) &&
       (this.queuedBytes === 0 || this.queuedBytes + sizeBytes <= queueBytesMaxTotal);
     if (!hasRoom) {
       this.#onLost(queue.connection, 'full', 1);
       return;
     }
-    queue.entries.push({ frames, sizeBytes });
+    queue.push({ frames, sizeBytes });
     this.#account(queue, 1, sizeBytes);
   }
 
@@ -172,14 +218,15 @@ export class Outbox {
     let hasMoved = false;
     for (;;) {
       // Taken out while ZMQ decides: meanwhile the whole queue may be dropped.
-      const entry = queue.entries.shift();
+      const entry = queue.take();
       if (!entry) break;
       this.#account(queue, -1, -entry.sizeBytes);
       try {
         await this.#socket.send(entry.frames);
       } catch (error) {
         if (codeOf(error) === 'EAGAIN' && this.#queues.has(queue.connection)) {
-          queue.entries.unshift(entry);
+          queue.putBack();
+          queue.pack();
           this.#account(queue, 1, entry.sizeBytes);
         } else {
           this.#dropQueue(queue, 'gone');
@@ -202,18 +249,24 @@ export class Outbox {
 
   #dropQueue(queue: ClientQueue, reason: LossReason): void {
     this.#queues.delete(queue.connection);
-    const count = queue.entries.length;
+    const { count } = queue;
     this.#account(queue, -count, -queue.sizeBytes);
-    queue.entries.length = 0;
+    queue.clear();
     if (count > 0) this.#onLost(queue.connection, reason, count);
   }
 
   #scheduleRetry(): void {
-    if (this.#retryTimer) return;
-    this.#retryTimer = this.#clock.after(this.#retryDelayMs, () => {
-      this.#retryTimer = null;
+    if (this.#retry) return;
+    const run = () => {
+      this.#retry = null;
       void this.flush();
-    });
+    };
+    if (this.#retryDelayMs > 0) {
+      this.#retry = this.#clock.after(this.#retryDelayMs, run);
+      return;
+    }
+    const handle = setImmediate(run);
+    this.#retry = { cancel: () => clearImmediate(handle) };
   }
 }
 

@@ -6,6 +6,7 @@
  * into its memo with one MEMOIZE each, whether or not it is needed again; an empty tuple is not
  * memoized. FRAME holds the length of everything behind it.
  */
+import { assert } from '../assert.ts';
 import type { CpuShmWrapper } from '../device/tensor-wrapper.ts';
 
 const PROTO_4 = [0x80, 0x04];
@@ -56,6 +57,7 @@ function classReference(module: string, name: string): number[] {
 
 function text(value: string): number[] {
   const encoded = Buffer.from(value, 'utf8');
+  assert(encoded.length <= 0xff, 'names in a wrapper have at most 255 bytes');
   return [SHORT_BINUNICODE, encoded.length, ...encoded, MEMOIZE];
 }
 

@@ -57,6 +57,7 @@ import {
   oneFrame,
   type PayloadReader,
   pair,
+  size,
   struct,
   text,
   tokens,
@@ -311,7 +312,7 @@ const EMPTY_ARRAY = neutral(integers, []);
 
 const poolReply = struct<ReplyOf<'REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT'>>({
   shmName: fieldOr('shm_name', name, ''),
-  poolSizeBytes: fieldOr('pool_size', anyInteger, 0),
+  poolSizeBytes: fieldOr('pool_size', size, 0),
 });
 const prepareStoreReply = struct<ReplyOf<'PREPARE_STORE'>>({
   context: fieldOr('context', transferContext, {}),

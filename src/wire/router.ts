@@ -30,19 +30,14 @@ import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { type Connection, ConnectionTable } from './connections.ts';
 import { type Dialect, type DialectName, dialectOf, offeredDialects } from './dialect.ts';
-import { bindEndpoint, isLocal, resolveEndpoint } from './endpoints.ts';
-import {
-  FIRST_PAYLOAD,
-  type OperationFrame,
-  readOperationFrame,
-  sizeOfFrames,
-} from './frames.ts';
+import { bindEndpoint, isLocal, removeIpcPath, resolveEndpoint } from './endpoints.ts';
+import { FIRST_PAYLOAD, type OperationFrame, readOperationFrame, sizeOfFrames } from './frames.ts';
 import { LoopProbe } from './loop-probe.ts';
-import { type LossReason, Outbox } from './outbox.ts';
+import { Outbox } from './outbox.ts';
 import { bareReply, exceptionReply } from './reply.ts';
 import type { Operation } from './requests.ts';
 import { PayloadReader, type TokenReader } from './schema.ts';
-import { WireCounters } from './wire-counters.ts';
+import { WireJournal } from './wire-journal.ts';
 import {
   ACCEPT_BACKLOG,
   BATCH_COUNT_MAX,
@@ -71,6 +66,9 @@ const RECEIVE_ERROR_PAUSE_MS = 10;
 /** How often a closing router looks whether its replies have gone. */
 const DRAIN_POLL_MS = 2;
 
+/** How long a closing router tries to reach clients that do not read. */
+const FLUSH_MS_MAX = 500;
+
 let probeEndpointCount = 0;
 
 /** What is needed to answer a request, also much later. */
@@ -88,13 +86,12 @@ export class Router {
   readonly #socket: RouterSocket;
   readonly #sink: RequestSink;
   readonly #clock: Clock;
-  readonly #log: Logger;
   readonly #limits: WireLimits;
   readonly #dialects: readonly Dialect[];
   readonly #connections: ConnectionTable;
   readonly #reader: PayloadReader;
   readonly #outbox: Outbox;
-  readonly #counters: WireCounters;
+  readonly #journal: WireJournal;
   readonly #probe: LoopProbe;
   #inFlightCount = 0;
   #isClosing = false;
@@ -111,17 +108,16 @@ export class Router {
     this.#socket = socket;
     this.#sink = options.sink;
     this.#clock = options.clock;
-    this.#log = options.log;
     this.#limits = { ...DEFAULT_WIRE_LIMITS, ...options.limits };
     this.#dialects = offeredDialects(options.dialect);
     this.#connections = new ConnectionTable(this.#limits.connectionCountMax, this.#dialects);
     this.#reader = new PayloadReader(options.hasher);
-    this.#counters = new WireCounters(options.bus);
+    this.#journal = new WireJournal(options.log, options.bus);
     this.#outbox = new Outbox({
       socket,
       clock: options.clock,
       limits: this.#limits,
-      onLost: (connection, reason, count) => this.#lost(connection, reason, count),
+      onLost: (connection, reason, count) => this.#journal.lost(connection, reason, count),
     });
     const [dialect] = this.#dialects;
     this.#probe = new LoopProbe(probeEndpoint, dialect as Dialect, options.clock);
@@ -182,7 +178,7 @@ export class Router {
       replies_queued_bytes: this.#outbox.queuedBytes,
       replies_queued_bytes_max: this.#limits.queueBytesMaxTotal,
       clients_not_reading: this.#outbox.waitingClientCount,
-      ...this.#counters.snapshot(),
+      ...this.#journal.snapshot(),
     };
   }
 
@@ -195,11 +191,15 @@ export class Router {
     const endMs = this.#clock.preciseMs() + (options.deadlineMs ?? 5000);
     if (this.#loop) {
       while (this.#inFlightCount > 0 && this.#clock.preciseMs() < endMs) await this.#pause();
-      while (!(await this.#outbox.flush()) && this.#clock.preciseMs() < endMs) await this.#pause();
+      const flushEndMs = Math.min(endMs, this.#clock.preciseMs() + FLUSH_MS_MAX);
+      while (!(await this.#outbox.flush()) && this.#clock.preciseMs() < flushEndMs) {
+        await this.#pause();
+      }
     }
     this.#outbox.close();
     this.#probe.close();
     if (!this.#socket.closed) {
+      for (const endpoint of this.endpoints) await removeIpcPath(endpoint);
       this.#socket.linger = CLOSE_LINGER_MS;
       this.#socket.close();
     }
@@ -220,7 +220,7 @@ export class Router {
       } catch (error) {
         // Closing the socket ends a waiting receive, too.
         if (this.#socket.closed) return;
-        this.#log.limited('error', 'receive', `receiving failed: ${toKvdError(error).message}`);
+        this.#journal.receiveFailed(toKvdError(error));
         await this.#pause(RECEIVE_ERROR_PAUSE_MS);
         continue;
       }
@@ -241,7 +241,7 @@ export class Router {
   #handle(frames: Buffer[]): void {
     const [identity, uid, op] = frames;
     const connection = this.#connections.of(identity as Buffer);
-    this.#counters.received += 1;
+    this.#journal.receivedCount += 1;
     if (!uid || !op) {
       this.#bad(connection, 'ERR_WIRE_FRAME_COUNT', 'a message of less than two frames');
       return;
@@ -342,34 +342,30 @@ export class Router {
   /** The handler failed. */
   #refuse(pending: Pending, operation: Operation, cause: unknown): void {
     const error = toKvdError(cause);
-    this.#counters.countRefusal(error.code);
+    this.#journal.refusal(pending.connection, error, operation.name);
     this.#sendRefusal(pending, operation, error);
   }
 
   /** The request never reached a handler. */
   #refuseMalformed(pending: Pending, operation: Operation, error: KvdError): void {
+    const { connection, uid, op } = pending;
     if (error.code === 'ERR_SHUTTING_DOWN' || error.code === 'ERR_OVERLOADED') {
-      this.#counters.countRefusal(error.code);
+      this.#journal.refusal(connection, error, operation.name);
     } else {
-      this.#counters.countBadMessage(error.code);
+      this.#journal.badMessage(connection, error, operation.name);
     }
-    if (pending.uid.length === 0) {
-      // The delimiter of a REQ socket looks like an empty uid; then `op` is the uid and a reply of
-      // the operation's type would be nonsense. A bare one is safe for everybody.
-      this.#report(pending.connection, error, operation.name);
-      this.#send(pending.connection, bareReply(pending.uid, pending.op));
-      return;
-    }
-    this.#sendRefusal(pending, operation, error);
+    // The delimiter of a REQ socket looks like an empty uid; then `op` is the uid, and a reply of
+    // the operation's type would be nonsense. A bare one is safe for everybody.
+    if (uid.length === 0) this.#send(connection, bareReply(uid, op));
+    else this.#sendRefusal(pending, operation, error);
   }
 
   #sendRefusal(pending: Pending, operation: Operation, error: KvdError): void {
     const { connection, uid, op } = pending;
     const isWithheld = error instanceof WithheldReplyError;
     const reply = isWithheld ? null : connection.dialect.refuse(uid, op, operation, error);
-    this.#report(connection, error, operation.name);
     if (reply) this.#send(connection, reply);
-    else this.#counters.countWithheld(operation.name);
+    else this.#journal.withheld(operation.name);
   }
 
   #refuseUnknown(pending: Pending, id: OperationFrame): void {
@@ -379,13 +375,13 @@ export class Router {
       return;
     }
     const shown = typeof id === 'number' ? `operation ${id}` : `an operation frame (${id})`;
-    const problem = `${shown} is not known in dialect ${this.#dialects.map((d) => d.name).join('/')}`;
-    const error = this.#bad(connection, 'ERR_WIRE_OPERATION', problem);
+    const names = this.#dialects.map((dialect) => dialect.name).join('/');
+    const error = this.#bad(
+      connection,
+      'ERR_WIRE_OPERATION',
+      `${shown} is not known in dialect ${names}`,
+    );
     this.#send(connection, id === 'text' ? exceptionReply(uid, error) : bareReply(uid, op));
-  }
-
-  #send(connection: Connection, reply: Uint8Array[]): void {
-    this.#outbox.send(connection, [connection.identity, ...reply]);
   }
 
   #bad(
@@ -394,30 +390,11 @@ export class Router {
     problem: string,
   ): KvdError {
     const error = new KvdError(code, problem);
-    this.#counters.countBadMessage(code);
-    this.#report(connection, error, 'message');
+    this.#journal.badMessage(connection, error, 'message');
     return error;
   }
 
-  /** One line per connection, reason and operation; the limit is the logger's. */
-  #report(connection: Connection, error: KvdError, subject: string): void {
-    const { level, next } = error.row;
-    const stack =
-      error.code === 'ERR_INTERNAL' && error.cause instanceof Error ? `\n${error.cause.stack}` : '';
-    this.#log.limited(
-      level === 'debug' ? 'info' : level,
-      `${error.code} ${subject} ${connection.id}`,
-      `${subject} of client ${connection.id} refused: ${error.code}: ${error.message} ${next}${stack}`,
-    );
-  }
-
-  #lost(connection: Connection, reason: LossReason, count: number): void {
-    this.#counters.countLost(reason, count);
-    const why = reason === 'gone' ? 'it has gone' : 'it does not read and its queue is full';
-    this.#log.limited(
-      'warn',
-      `lost ${reason} ${connection.id}`,
-      `${count} replies to client ${connection.id} were lost: ${why}`,
-    );
+  #send(connection: Connection, reply: Uint8Array[]): void {
+    this.#outbox.send(connection, [connection.identity, ...reply]);
   }
 }

@@ -82,6 +82,12 @@ export function integer(
   };
 }
 
+/** A size that is only shown or compared, so that a value beyond 2^53 may be rounded. */
+export const size: Codec<number> = {
+  read: (reader) => Number(reader.readInteger()),
+  write: (writer, value) => writer.writeInteger(value),
+};
+
 /** `check` returns what is wrong with a text, or null. It must not quote secrets (salts). */
 export function text(
   maxBytes: number,

@@ -27,7 +27,8 @@ export const DEFAULT_WIRE_LIMITS: WireLimits = {
   // vLLM keeps one request per running prompt open; hundreds are normal, thousands are not.
   inFlightCountMax: 4096,
   inFlightCountMaxTotal: 65_536,
-  queueCountMax: 4096,
+  // A client that pipelines sees its replies queue up for milliseconds; bytes are the real bound.
+  queueCountMax: 65_536,
   queueBytesMax: 64 * MIB,
   queueBytesMaxTotal: 512 * MIB,
 };

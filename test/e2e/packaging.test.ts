@@ -1,11 +1,11 @@
-/** What `npm run build` leaves in dist/ runs anywhere: no node_modules, no environment, any folder. */
+/** What `npm run build` leaves in dist/ runs anywhere: no node_modules, no environment, any cwd. */
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import fs from 'node:fs';
-import net, { type AddressInfo } from 'node:net';
 import os from 'node:os';
 import path from 'node:path';
 import * as assert from 'uvu/assert';
+import { freePorts } from '../support/free-ports.ts';
 import { suite } from '../support/suite.ts';
 
 const ROOT = path.resolve(import.meta.dirname, '..', '..');
@@ -13,15 +13,6 @@ const EXECUTABLE = path.join(ROOT, 'dist/kvd');
 const NATIVE = ['zeromq.node', 'koffi.node', 'libkvshim.so'];
 /** Debian 12. */
 const GLIBC_MINOR_MAX = 36;
-
-async function freePort(): Promise<number> {
-  const probe = net.createServer().listen(0, '127.0.0.1');
-  await once(probe, 'listening');
-  const { port } = probe.address() as AddressInfo;
-  probe.close();
-  await once(probe, 'close');
-  return port;
-}
 
 suite('packaging', (test) => {
   let home = '';
@@ -67,9 +58,9 @@ suite('packaging', (test) => {
     assert.match(stdout, /v24\./);
   });
 
-  test('the executable serves, unpacks into a private folder and ends with 0 on SIGTERM', async () => {
-    const port = await freePort();
-    const ports = ['--port', `${port}`, '--http-port', `${await freePort()}`];
+  test('the executable serves from a private folder and ends with 0 on SIGTERM', async () => {
+    const [port, httpPort] = await freePorts(2);
+    const ports = ['--port', `${port}`, '--http-port', `${httpPort}`];
     const size = ['--l1-size-gb', '0.125', '--eviction-policy', 'LRU'];
     server = spawn(EXECUTABLE, ['server', '--host', '127.0.0.1', ...ports, ...size], {
       cwd: '/',

@@ -3,6 +3,7 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
+import { readText } from '../../src/core/instance.ts';
 
 const ROOT = path.join(import.meta.dirname, '..', '..');
 
@@ -12,12 +13,12 @@ declare const WebAssembly: {
   Instance: new (module: object, imports: object) => { readonly exports: unknown };
 };
 
-function compileAssembly(file: string): Uint8Array {
+export function compileAssembly(file: string, target = 'release'): Uint8Array {
   const folder = mkdtempSync(path.join(tmpdir(), 'kvd-asc-'));
   try {
     const output = path.join(folder, 'module.wasm');
     const asc = path.join(ROOT, 'node_modules', 'assemblyscript', 'bin', 'asc.js');
-    const options = ['--config', 'asconfig.json', '--target', 'release', '--outFile', output];
+    const options = ['--config', 'asconfig.json', '--target', target, '--outFile', output];
     execFileSync(process.execPath, [asc, file, ...options], { cwd: ROOT });
     return readFileSync(output);
   } finally {
@@ -25,11 +26,23 @@ function compileAssembly(file: string): Uint8Array {
   }
 }
 
-/** `file` is relative to the root of the repository; `T` are its exports. */
-export function startAssembly<T>(file: string): T {
-  const module = new WebAssembly.Module(compileAssembly(file));
-  const abort = (_message: number, _file: number, line: number) => {
-    throw new Error(`an assertion failed in line ${line} of ${file} or of what it imports`);
+interface AssemblyExports {
+  readonly memory: { readonly buffer: ArrayBuffer };
+}
+
+/** A fresh instance of a compiled module; a failed assertion throws with its message and place. */
+export function startCompiled<T extends AssemblyExports>(wasm: Uint8Array): T {
+  const abort = (message: number, file: number, line: number) => {
+    const { buffer } = exports.memory;
+    const where = `${readText(buffer, file)}:${line}`;
+    throw new Error(`assertion failed: ${readText(buffer, message)} (${where})`);
   };
-  return new WebAssembly.Instance(module, { env: { abort } }).exports as T;
+  const module = new WebAssembly.Module(wasm);
+  const exports = new WebAssembly.Instance(module, { env: { abort } }).exports as T;
+  return exports;
+}
+
+/** `file` is relative to the root of the repository; `T` are its exports. */
+export function startAssembly<T extends AssemblyExports>(file: string): T {
+  return startCompiled<T>(compileAssembly(file));
 }

@@ -136,6 +136,7 @@ export class MemoryInstance implements DeviceInstance {
     if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
     this.jobCountInFlight += 1;
     const done = this.#last.then(() => this.#run(job));
+    // The next job runs whatever became of this one; its own promise tells the submitter.
     this.#last = done.catch(() => {});
     return done;
   }

@@ -5,8 +5,9 @@
  * uvu), refuses an empty suite, and gives every test a deadline, so that an open socket cannot hang
  * the run (libraries.md 3.4).
  */
-import * as assert from 'uvu/assert';
+
 import { suite as uvuSuite } from 'uvu';
+import * as assert from 'uvu/assert';
 
 const DEADLINE_MS = 30_000;
 

@@ -38,7 +38,7 @@ import { type Instance, type InstanceRegistry, PROCESS_ID_BOUND } from '../insta
 import { cutBlockIds, skipBlocksPerObject } from './block-lists.ts';
 import type { TransferHasher, TransferSessions, TransferStorage } from './ports.ts';
 import { Registrar } from './registrar.ts';
-import { checkTransferKey, hashRange, objectKeysOf } from './transfer-key.ts';
+import { checkTransferKey, objectKeysOf } from './transfer-key.ts';
 
 export interface LMCacheDrivenTransferOptions {
   readonly device: Device;
@@ -242,7 +242,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     instances.refresh(request.instanceId);
     this.#require(request.instanceId);
     checkTransferKey(request.key, hasher.chunkSizeTokens);
-    return hashRange(hasher, request.key);
+    return hasher.hashPrompt(request.key.tokens, request.key.endToken);
   }
 
   /** Looks the instance up again: it may have left while a long prompt was hashed. */

@@ -8,10 +8,7 @@ import type { ObjectKeys } from '../../core/object-table.ts';
 import type { Places } from '../../storage/l1-manager.ts';
 import type { StorageManager } from '../../storage/storage-manager.ts';
 
-export type TransferHasher = Pick<
-  ChunkHasher,
-  'chunkSizeTokens' | 'hashChunks' | 'hashChunksSliced'
->;
+export type TransferHasher = Pick<ChunkHasher, 'chunkSizeTokens' | 'hashPrompt'>;
 
 export interface TransferStorage extends Pick<StorageManager, 'internNamespace'> {
   /** Pinned staging for the objects that must be written; offset −1 where nothing is to be done. */

@@ -1,15 +1,12 @@
 /**
  * From the key of a transfer to the objects it means (spec engine 1.3, 2.2): checks the range, the
- * rank and the model name, hashes the prompt up to the end of the range, and names the objects.
+ * rank and the model name, and names the objects.
  */
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../core/object-table.ts';
 import { KvdError } from '../../errors.ts';
 import type { CacheKey } from '../api.ts';
-import type { TransferHasher, TransferStorage } from './ports.ts';
-
-/** Up to this many tokens are hashed in one go: about 1 ms of the event loop. */
-const TOKENS_PER_SLICE = 131_072;
+import type { TransferStorage } from './ports.ts';
 
 export interface TransferRange {
   readonly workerId: number;
@@ -43,16 +40,6 @@ export function checkTransferKey(key: CacheKey, chunkSizeTokens: number): Transf
     firstChunk: startToken / chunkSizeTokens,
     chunkCount: (endToken - startToken) / chunkSizeTokens,
   };
-}
-
-/** Synchronous but for very long prompts, which are hashed in slices. */
-export function hashRange(
-  hasher: TransferHasher,
-  key: CacheKey,
-): ChunkHashes | Promise<ChunkHashes> {
-  if (key.endToken <= TOKENS_PER_SLICE) return hasher.hashChunks(key.tokens, key.endToken);
-  const yieldNow = () => new Promise<void>((resolve) => setImmediate(resolve));
-  return hasher.hashChunksSliced(key.tokens, key.endToken, yieldNow);
 }
 
 export function objectKeysOf(

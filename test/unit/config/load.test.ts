@@ -170,6 +170,7 @@ suite('configuration: checks', (test) => {
     [['--l1-size-gb', 'inf'], /^--l1-size-gb: must be a finite number/],
     [['--l1-size-gb', '0.000001'], /^--l1-size-gb: 1.05 KiB is less than one aligned unit of 4096/],
     [['--l1-align-bytes', '3'], /^--l1-align-bytes: must be a power of two, got 3/],
+    [['--l1-align-bytes', '1', '--l1-size-gb', '8'], /^--l1-align-bytes: too small for 8.00 GiB/],
     [['--l1-write-ttl-seconds', '0'], /^--l1-write-ttl-seconds: must be 1 to/],
     [['--l1-read-ttl-seconds', '0'], /^--l1-read-ttl-seconds: must be 1 to/],
     [
@@ -192,6 +193,8 @@ suite('configuration: checks', (test) => {
     [['--shm-mode', 'rw'], /^--shm-mode: expected an octal file mode/],
     [['--l1-use-hugepages'], /^--l1-use-hugepages: huge pages cannot be shared memory/],
     [['--endpoint', 'tcp://x'], /^--endpoint: expected tcp:\/\/HOST:PORT or ipc/],
+    [['--endpoint', 'tcp://x:65536'], /^--endpoint: expected tcp:/],
+    [['--host', 'http://x:1'], /^--host: expected tcp:/],
     [['--host', 'a b'], /^--host: expected an address/],
     [['--runtime-plugin-config', '{x'], /^--runtime-plugin-config: not valid JSON/],
     [['--runtime-plugin-config', '[1]'], /expected a JSON object, got a list/],

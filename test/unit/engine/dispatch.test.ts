@@ -8,8 +8,8 @@ import type {
 } from '../../../src/engine/api.ts';
 import { Dispatcher } from '../../../src/engine/dispatch.ts';
 import { KvdError, WithheldReplyError } from '../../../src/errors.ts';
-import { rejects } from '../../support/rejects.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
+import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
 

@@ -52,7 +52,13 @@ function setUp() {
   /** A lookup of `chunks` chunks over `ranks` ranks that hits all of them, slots from `first` on. */
   function lookup(
     requestId: string,
-    options: { connection?: number; chunks: number; ranks?: number; readers?: number; first?: number },
+    options: {
+      connection?: number;
+      chunks: number;
+      ranks?: number;
+      readers?: number;
+      first?: number;
+    },
   ) {
     const { connection = 1, chunks, ranks = 1, readers = 1, first = 0 } = options;
     const scope: LookupScope = {

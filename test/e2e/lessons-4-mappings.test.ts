@@ -1,0 +1,67 @@
+/**
+ * Memory of workers that the server has mapped (spec field-lessons 4). The early release of dead
+ * owners (4.2, 4.3) comes with the transfers issue; the reap time is in lessons-5-silence.
+ */
+import * as assert from 'uvu/assert';
+import { hitsOf, promptOf } from '../support/fake-worker.ts';
+import { rejects } from '../support/rejects.ts';
+import { expectCalm, scenario } from '../support/scenario.ts';
+import { suite } from '../support/suite.ts';
+
+const segmentsOf = (pid: number) => `lmcache_kv_${pid}_`;
+
+suite('lesson 4: mappings', (test) => {
+  test(
+    '4.1 the memory of a worker that unregisters is unmapped by the time of the reply',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const client = s.connect(server);
+      const worker = await s.worker(server);
+      assert.is(server.mappedSegments(segmentsOf(process.pid)).length, 2);
+      await worker.store(promptOf(1, 4));
+      await worker.unregister();
+      assert.equal(server.mappedSegments(segmentsOf(process.pid)), []);
+      await worker.register();
+      assert.is(await hitsOf(client, promptOf(1, 4)), 4, 'what it stored is still there');
+      await expectCalm(server);
+    }),
+  );
+
+  test(
+    '4.2 the drop call releases a killed worker at once; an unknown id is 404',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const instanceId = 2n ** 62n + 1n;
+      const killed = await s.workerProcess({ url: server.url, instanceId, pings: true });
+      assert.is(server.mappedSegments(segmentsOf(killed.pid)).length, 2);
+      await killed.kill();
+      const drop = () => fetch(`${server.httpUrl}/instances/${instanceId}`, { method: 'DELETE' });
+      assert.is((await drop()).status, 200);
+      assert.equal(server.mappedSegments(segmentsOf(killed.pid)), []);
+      assert.equal((await server.status()).cache_context_meta, {});
+      const again = await drop();
+      assert.is(again.status, 404);
+      assert.is(typeof ((await again.json()) as { error: unknown }).error, 'string');
+      await expectCalm(server);
+    }),
+  );
+
+  test(
+    '4.3 the registration of a worker that died meanwhile fails and leaves nothing mapped',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const worker = s.newWorker(server);
+      worker.shrink();
+      const { wrappers, instanceId } = worker;
+      await rejects(worker.register(500), /no reply within/);
+      assert.is((await server.status()).lmcache_driven_transfer['registration_failure_count'], 1);
+      const [line = '', ...more] = server.linesWith(/Registration of instance .* failed/);
+      assert.equal(more, []);
+      for (const word of [String(instanceId), wrappers[0]?.shmName ?? '']) {
+        assert.ok(line.includes(word), line);
+      }
+      assert.equal(server.mappedSegments(segmentsOf(process.pid)), []);
+      await expectCalm(server);
+    }),
+  );
+});

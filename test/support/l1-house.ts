@@ -1,0 +1,101 @@
+/** The storage room over the real core, with plain memory behind L1. */
+import { readFileSync } from 'node:fs';
+import type { ChunkHashes } from '../../src/core/chunk-hasher.ts';
+import { Core, type EvictionPolicy } from '../../src/core/core.ts';
+import type { ObjectKeys } from '../../src/core/object-table.ts';
+import { EventBus } from '../../src/observability/events.ts';
+import { L1Manager } from '../../src/storage/l1-manager.ts';
+import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
+import { StorageManager } from '../../src/storage/storage-manager.ts';
+import { RecordingLogger } from './recording-logger.ts';
+import { VirtualClock } from './virtual-clock.ts';
+
+export const ALIGN_BYTES = 4096;
+export const WRITE_TTL_MS = 10_000;
+const READ_TTL_MS = 5_000;
+const WASM = readFileSync(new URL('../../build/core.wasm', import.meta.url));
+
+export interface L1HouseOptions {
+  readonly sizeBytes: number;
+  readonly evictionPolicy?: EvictionPolicy;
+  readonly watermarkRatio?: number;
+  readonly evictionRatio?: number;
+}
+
+function loadCore(sizeBytes: number, evictionPolicy: EvictionPolicy): Core {
+  return Core.load(
+    {
+      hashAlgorithm: 'blake3',
+      chunkSizeTokens: 16,
+      tokenCountMax: 4096,
+      objectCountMax: Math.max(1024, sizeBytes / ALIGN_BYTES),
+      arenaSizeBytes: sizeBytes,
+      alignBytes: ALIGN_BYTES,
+      evictionPolicy,
+      writeTtlMs: WRITE_TTL_MS,
+      readTtlMs: READ_TTL_MS,
+      onTrap: (error) => {
+        throw error;
+      },
+    },
+    WASM,
+  );
+}
+
+/** Hashes of `count` chunks of a prompt that only this number names. */
+function hashesOf(prompt: number, count: number): ChunkHashes {
+  const bytes = new Uint8Array(count * 32);
+  const view = new DataView(bytes.buffer);
+  for (let chunk = 0; chunk < count; chunk += 1) {
+    view.setUint32(chunk * 32, prompt);
+    view.setUint32(chunk * 32 + 4, chunk);
+  }
+  return { bytes, count, hashSizeBytes: 32 };
+}
+
+export function buildL1House(options: L1HouseOptions) {
+  const { sizeBytes, evictionPolicy = 'LRU', watermarkRatio = 0.8, evictionRatio = 0.2 } = options;
+  const ground = { clock: new VirtualClock(), bus: new EventBus(), log: new RecordingLogger() };
+  const core = loadCore(sizeBytes, evictionPolicy);
+  const prepared: number[] = [];
+  const memory: Pick<L1Memory, 'sizeBytes' | 'shmName' | 'preparedBytes' | 'prepareAhead'> = {
+    sizeBytes,
+    shmName: null,
+    preparedBytes: 0,
+    prepareAhead: (highWaterBytes) => prepared.push(highWaterBytes),
+  };
+  const { table, namespaces } = core;
+  const l1 = new L1Manager({ ...ground, table, namespaces, memory: memory as L1Memory });
+  const storage = new StorageManager({
+    ...ground,
+    l1,
+    alignBytes: ALIGN_BYTES,
+    evictionPolicy,
+    watermarkRatio,
+    evictionRatio,
+    writeTtlMs: WRITE_TTL_MS,
+    readTtlMs: READ_TTL_MS,
+    prefetchMaxInFlight: 8,
+  });
+
+  /** Keys of `count` chunks of a prompt over `ranks` ranks. */
+  function keysOf(prompt: number, count = 1, ranks = 1, cacheSalt = ''): ObjectKeys {
+    const rest = { modelName: 'm', worldSize: ranks, objectGroupId: 0, cacheSalt };
+    const namespaceIds = Array.from({ length: ranks }, (_, workerId) =>
+      l1.internNamespace({ ...rest, workerId }),
+    );
+    return { hashes: hashesOf(prompt, count), firstChunk: 0, chunkCount: count, namespaceIds };
+  }
+
+  /** Stores objects of `objectBytes`; returns how many were admitted. */
+  const store = (keys: ObjectKeys, objectBytes = ALIGN_BYTES) =>
+    storage.finishStore(storage.reserveStore(keys, objectBytes).slots);
+
+  const hitChunks = (keys: ObjectKeys) => {
+    const held = l1.holdPrefix(keys, 1);
+    l1.releaseHolds(held, 1);
+    return held.length / keys.namespaceIds.length;
+  };
+
+  return { ...ground, core, l1, storage, prepared, keysOf, store, hitChunks };
+}

@@ -1,0 +1,57 @@
+/**
+ * A fake worker in a process of its own, to be killed.
+ *
+ * This file is both sides: imported it starts the process, run it is the process. The child ends
+ * with its parent, whose death closes the channel between them.
+ */
+import { type ChildProcess, fork } from 'node:child_process';
+import { once } from 'node:events';
+import { FakeWorker, removeSegments } from './fake-worker.ts';
+import { deadline } from './waiting.ts';
+
+const REGISTER_DEADLINE_MS = 15_000;
+
+export interface WorkerProcessOptions {
+  readonly url: string;
+  readonly instanceId: bigint;
+  /** Sends one PING after the registration, as a worker does that got through its warm-up. */
+  readonly pings: boolean;
+}
+
+export class WorkerProcess {
+  readonly #child: ChildProcess;
+  readonly #ended: Promise<unknown>;
+  readonly #registered: Promise<unknown>;
+
+  constructor({ url, instanceId, pings }: WorkerProcessOptions) {
+    this.#child = fork(import.meta.filename, [url, String(instanceId), String(pings)]);
+    this.#registered = once(this.#child, 'message');
+    this.#ended = once(this.#child, 'exit');
+  }
+
+  get pid(): number {
+    return this.#child.pid as number;
+  }
+
+  async registered(): Promise<void> {
+    await deadline(this.#registered, REGISTER_DEADLINE_MS, 'the worker process did not register');
+  }
+
+  /** SIGKILL. Its segments stay in /dev/shm until `kill` removes them, as after a real crash. */
+  async kill(): Promise<void> {
+    this.#child.kill('SIGKILL');
+    await this.#ended;
+    removeSegments(this.pid);
+  }
+}
+
+async function work([url = '', instanceId = '', pings = '']: readonly string[]): Promise<void> {
+  process.on('disconnect', () => process.exit(0));
+  const worker = new FakeWorker(url, { instanceId: BigInt(instanceId) });
+  process.on('exit', () => worker.close());
+  await worker.register();
+  if (pings === 'true') await worker.ping();
+  process.send?.('registered');
+}
+
+if (import.meta.main) await work(process.argv.slice(2));

@@ -1,0 +1,203 @@
+import * as assert from 'uvu/assert';
+import { NO_SLOT } from '../../../src/core/object-table.ts';
+import { ALIGN_BYTES, buildL1House, WRITE_TTL_MS } from '../../support/l1-house.ts';
+import { suite } from '../../support/suite.ts';
+
+const units = (count: number) => count * ALIGN_BYTES;
+
+suite('storage: store and read', (test) => {
+  test('an object is invisible until it is finished', () => {
+    const { storage, l1, keysOf, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1, 4);
+    const { slots } = storage.reserveStore(keys, ALIGN_BYTES);
+    assert.is(hitChunks(keys), 0);
+    assert.is(storage.acquireForRead(keys, ALIGN_BYTES), null);
+    assert.is(storage.finishStore(slots), 4);
+    assert.is(hitChunks(keys), 4);
+    assert.is(l1.usedBytes, units(4));
+  });
+
+  test('a discarded store leaves nothing, and the same keys can be stored again', () => {
+    const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1, 4);
+    storage.discardStore(storage.reserveStore(keys, ALIGN_BYTES).slots);
+    assert.is(l1.usedBytes, 0);
+    assert.is(l1.statistics().writeLockedCount, 0);
+    assert.is(store(keys), 4);
+    assert.is(hitChunks(keys), 4);
+  });
+
+  test('only the chunks that nobody has are reserved', () => {
+    const { storage, keysOf, store } = buildL1House({ sizeBytes: units(16) });
+    store(keysOf(1, 2));
+    const { slots, offsets } = storage.reserveStore(keysOf(1, 4), ALIGN_BYTES);
+    assert.equal(
+      [...slots].map((slot) => slot === NO_SLOT),
+      [true, true, false, false],
+    );
+    assert.equal(
+      [...offsets].map((offset) => offset < 0),
+      [true, true, false, false],
+    );
+    storage.finishStore(slots);
+  });
+
+  test('a copy that outlives its reservation publishes nothing, and frees its memory', () => {
+    const { storage, l1, clock, keysOf, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1, 2);
+    const { slots } = storage.reserveStore(keys, ALIGN_BYTES);
+    clock.advance(WRITE_TTL_MS + 2000);
+    assert.is(l1.usedBytes, units(2), 'pinned: the copy still writes there');
+    assert.is(storage.finishStore(slots), 0);
+    assert.is(hitChunks(keys), 0);
+    clock.advance(2000);
+    assert.is(l1.usedBytes, 0);
+  });
+
+  test('an object of another size is not handed to a reader', () => {
+    const { storage, keysOf, store } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1);
+    store(keys, 4000);
+    assert.is(storage.acquireForRead(keys, 4096), null);
+    const places = storage.acquireForRead(keys, 4000);
+    assert.ok(places);
+    storage.releaseRead(places!.slots);
+  });
+
+  test('a forced clear hides pinned objects at once and frees them with their last pin', () => {
+    const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1, 3);
+    store(keys);
+    const places = storage.acquireForRead(keys, ALIGN_BYTES)!;
+    const { removedCount, deferredCount } = storage.clear(true);
+    assert.equal([removedCount, deferredCount], [3, 3]);
+    assert.is(hitChunks(keys), 0);
+    assert.is(l1.usedBytes, units(3));
+    assert.is(store(keys), 3, 'the keys are free for a new store');
+    storage.releaseRead(places.slots);
+    assert.is(l1.usedBytes, units(3), 'only the new objects are left');
+    l1.clear(true);
+    assert.is(l1.usedBytes, 0);
+  });
+
+  test('memory is prepared ahead of the highest object, and only when it rises', () => {
+    const { prepared, keysOf, store } = buildL1House({ sizeBytes: units(16) });
+    store(keysOf(1, 2));
+    store(keysOf(1, 2));
+    store(keysOf(2, 1));
+    assert.equal(prepared, [units(2), units(3)]);
+  });
+});
+
+suite('storage: eviction', (test) => {
+  test('crossing the watermark evicts the oldest chunks down to watermark − ratio', () => {
+    const { clock, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(100) });
+    for (let prompt = 0; prompt < 80; prompt += 1) store(keysOf(prompt));
+    assert.is(l1.usedBytes, units(80));
+    clock.advance(1);
+    assert.is(l1.usedBytes, units(60));
+    assert.is(hitChunks(keysOf(19)), 0);
+    assert.is(hitChunks(keysOf(20)), 1);
+  });
+
+  test('below the watermark nothing leaves', () => {
+    const { clock, l1, keysOf, store } = buildL1House({ sizeBytes: units(100) });
+    for (let prompt = 0; prompt < 79; prompt += 1) store(keysOf(prompt));
+    clock.advance(10_000);
+    assert.is(l1.usedBytes, units(79));
+  });
+
+  test('2.5 held chunks are passed over; their neighbours leave', () => {
+    const { clock, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(100) });
+    for (let prompt = 0; prompt < 70; prompt += 1) store(keysOf(prompt));
+    const held = Array.from({ length: 56 }, (_, prompt) => l1.holdPrefix(keysOf(prompt), 1));
+    for (let prompt = 70; prompt < 90; prompt += 1) store(keysOf(prompt));
+    clock.advance(5000);
+    assert.is(l1.usedBytes, units(60));
+    assert.is(hitChunks(keysOf(0)), 1, 'held');
+    assert.is(hitChunks(keysOf(56)), 0, 'the oldest that is not');
+    for (const slots of held) l1.releaseHolds(slots, 1);
+  });
+
+  test('2.6 all ranks of a chunk leave together', () => {
+    const { clock, keysOf, store, storage } = buildL1House({ sizeBytes: units(100) });
+    for (let prompt = 0; prompt < 45; prompt += 1) store(keysOf(prompt, 1, 2));
+    clock.advance(1000);
+    for (let prompt = 0; prompt < 45; prompt += 1) {
+      const found = storage.l1.holdPrefix(keysOf(prompt, 1, 2), 1);
+      const single = keysOf(prompt, 1, 2);
+      const first = { ...single, namespaceIds: single.namespaceIds.slice(0, 1) };
+      const hasFirst = storage.l1.holdPrefix(first, 1);
+      assert.is(hasFirst.length, found.length / 2, `prompt ${prompt} is whole or gone`);
+      storage.releaseHolds(found, 1);
+      storage.releaseHolds(hasFirst, 1);
+    }
+  });
+
+  test('a store that finds L1 full evicts at once and succeeds', () => {
+    const { l1, keysOf, store } = buildL1House({ sizeBytes: units(8), watermarkRatio: 1 });
+    for (let prompt = 0; prompt < 8; prompt += 1) assert.is(store(keysOf(prompt)), 1);
+    assert.is(store(keysOf(100, 3)), 3);
+    assert.ok(l1.usedBytes <= units(8));
+  });
+
+  test('2.2 after a spell of full pinning the next stores succeed', () => {
+    const { l1, keysOf, store, bus } = buildL1House({ sizeBytes: units(8), watermarkRatio: 1 });
+    let failedCount = 0;
+    bus.subscribe('l1.allocation.failed', ({ keyCount }) => {
+      failedCount += keyCount;
+    });
+    for (let prompt = 0; prompt < 8; prompt += 1) store(keysOf(prompt));
+    const held = Array.from({ length: 8 }, (_, prompt) => l1.holdPrefix(keysOf(prompt), 1));
+    assert.is(store(keysOf(50)), 0);
+    assert.is(failedCount, 1);
+    for (const slots of held) l1.releaseHolds(slots, 1);
+    for (let prompt = 60; prompt < 80; prompt += 1) assert.is(store(keysOf(prompt)), 1);
+  });
+
+  test('small holes do not stop a larger object when enough can be evicted', () => {
+    const { keysOf, store } = buildL1House({ sizeBytes: units(64), watermarkRatio: 1 });
+    for (let prompt = 0; prompt < 64; prompt += 1) store(keysOf(prompt));
+    assert.is(store(keysOf(100), units(4)), 1);
+  });
+
+  test('the policy noop never evicts: a full L1 refuses', () => {
+    const { clock, l1, keysOf, store } = buildL1House({
+      sizeBytes: units(8),
+      evictionPolicy: 'noop',
+    });
+    for (let prompt = 0; prompt < 8; prompt += 1) store(keysOf(prompt));
+    clock.advance(5000);
+    assert.is(l1.usedBytes, units(8));
+    assert.is(store(keysOf(9)), 0);
+  });
+
+  test('a slice that throws is counted and logged, and the loop goes on', () => {
+    const { clock, storage, l1, log, keysOf, store } = buildL1House({ sizeBytes: units(10) });
+    for (let prompt = 0; prompt < 7; prompt += 1) store(keysOf(prompt));
+    const evict = l1.evict.bind(l1);
+    let isBroken = true;
+    l1.evict = (...args) => {
+      if (isBroken) throw new Error('broken on purpose');
+      return evict(...args);
+    };
+    store(keysOf(8));
+    clock.advance(1000);
+    assert.ok(log.has(/eviction slice failed: Error: broken on purpose/));
+    const status = () => storage.status()['l1_eviction_controller'] as Record<string, unknown>;
+    assert.ok((status()['failure_count'] as number) > 0);
+    isBroken = false;
+    clock.advance(1000);
+    assert.is(l1.usedBytes, units(6));
+    assert.equal(storage.healthProblems(), []);
+  });
+
+  test('a loop that does not tick is a health problem', () => {
+    const { clock, storage } = buildL1House({ sizeBytes: units(10) });
+    storage.close();
+    clock.advance(29_000);
+    assert.equal(storage.healthProblems(), []);
+    clock.advance(2_000);
+    assert.equal(storage.healthProblems(), ['the L1 eviction loop is stuck']);
+  });
+});
