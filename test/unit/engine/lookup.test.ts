@@ -1,0 +1,215 @@
+import * as assert from 'uvu/assert';
+import type { ReplyOf, RequestContext } from '../../../src/engine/api.ts';
+import type { InstanceRegistry } from '../../../src/engine/instances.ts';
+import { countReaders, LookupModule } from '../../../src/engine/lookup.ts';
+import { SessionTable } from '../../../src/engine/session.ts';
+import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
+import { ALIGN_BYTES, buildL1House } from '../../support/l1-house.ts';
+import { suite } from '../../support/suite.ts';
+
+const CHUNK = 16;
+const REQUEST_ID = 'r';
+
+interface KeyOptions {
+  readonly tokenCount: number;
+  readonly startToken?: number;
+  readonly endToken?: number;
+  readonly workerId?: number | null;
+  readonly worldSize?: number;
+  readonly modelName?: string;
+  readonly cacheSalt?: string;
+  readonly requestId?: string;
+}
+
+function setUp(layout: { isVllmMla: boolean } = { isVllmMla: false }) {
+  const house = buildL1House({ sizeBytes: 256 * ALIGN_BYTES });
+  const { core, storage, clock, bus, log } = house;
+  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: 600_000 });
+  const instances: Pick<InstanceRegistry, 'findLayout'> = {
+    findLayout: (modelName) =>
+      modelName === 'm'
+        ? { memoryLayout: { shapes: [], dtypes: [] }, objectSizeBytes: ALIGN_BYTES, ...layout }
+        : undefined,
+  };
+  const lookup = new LookupModule({
+    storage,
+    sessions,
+    instances: instances as InstanceRegistry,
+    hasher: core.hasher,
+    clock,
+    bus,
+    log,
+  });
+  return { ...house, sessions, lookup };
+}
+
+/** Tokens 0, 1, 2, … as a client sends them. */
+function spanOf(tokenCount: number, house: ReturnType<typeof setUp>) {
+  const writer = new MsgpackWriter();
+  writer.writeArrayHeader(tokenCount);
+  for (let token = 0; token < tokenCount; token += 1) writer.writeInteger(token);
+  return house.core.hasher.readTokens(writer.take(), 0).span;
+}
+
+function keyOf(house: ReturnType<typeof setUp>, options: KeyOptions) {
+  const { tokenCount, startToken = 0, endToken = tokenCount, workerId = null } = options;
+  const { worldSize = 1, modelName = 'm', cacheSalt = '', requestId = REQUEST_ID } = options;
+  return {
+    modelName,
+    worldSize,
+    workerId,
+    tokens: spanOf(tokenCount, house),
+    startToken,
+    endToken,
+    requestId,
+    cacheSalt,
+    readerCount: null,
+  };
+}
+
+const from = (connectionId = 1): RequestContext => ({
+  connectionId,
+  client: { reportsFailedRetrieve: false, acceptsEmptyEvent: false },
+});
+
+/** Stores the first `chunkCount` chunks of the prompt 0, 1, 2, … for every rank. */
+function storePrompt(house: ReturnType<typeof setUp>, chunkCount: number, ranks = 1): void {
+  const hashes = house.core.hasher.hashChunks(spanOf(chunkCount * CHUNK, house));
+  for (let workerId = 0; workerId < ranks; workerId += 1) {
+    const namespace = { modelName: 'm', worldSize: ranks, workerId, objectGroupId: 0 };
+    const namespaceIds = [house.storage.internNamespace({ ...namespace, cacheSalt: '' })];
+    house.store({ hashes, firstChunk: 0, chunkCount, namespaceIds });
+  }
+}
+
+function query(house: ReturnType<typeof setUp>, connectionId = 1, requestId = REQUEST_ID) {
+  const handler = house.lookup.handlers.QUERY_PREFETCH_STATUS!;
+  return handler({ requestId }, from(connectionId)) as ReplyOf<'QUERY_PREFETCH_STATUS'>;
+}
+
+function look(house: ReturnType<typeof setUp>, options: KeyOptions, tpSize = 1): void {
+  house.lookup.handlers.LOOKUP!({ key: keyOf(house, options), tpSize }, from());
+}
+
+suite('lookup', (test) => {
+  test('the result is the number of leading chunks, delivered once', () => {
+    const house = setUp();
+    storePrompt(house, 3);
+    look(house, { tokenCount: 5 * CHUNK + 3 });
+    assert.is(query(house), 3);
+    assert.is(query(house), 0);
+    assert.is(house.l1.statistics().readLockedCount, 3, 'still held for the retrieve');
+    house.lookup.handlers.END_SESSION!({ requestId: REQUEST_ID }, from());
+    assert.is(house.l1.statistics().readLockedCount, 0);
+  });
+
+  test('a chunk counts when every rank has it, and only whole chunks are held', () => {
+    const house = setUp();
+    storePrompt(house, 3, 2);
+    const hashes = house.core.hasher.hashChunks(spanOf(4 * CHUNK, house));
+    const rank0 = { modelName: 'm', worldSize: 2, workerId: 0, objectGroupId: 0, cacheSalt: '' };
+    const namespaceIds = [house.storage.internNamespace(rank0)];
+    house.store({ hashes, firstChunk: 3, chunkCount: 1, namespaceIds });
+    look(house, { tokenCount: 4 * CHUNK, worldSize: 2 });
+    assert.is(query(house), 3);
+    assert.is(house.l1.statistics().readLockedCount, 6);
+  });
+
+  test('10.4 an unknown model ends as a job with no hits', () => {
+    const house = setUp();
+    look(house, { tokenCount: 4 * CHUNK, modelName: 'unknown' });
+    assert.is(query(house), 0);
+    assert.is(house.sessions.sessionCount, 0);
+  });
+
+  for (const [startToken, endToken] of [
+    [32, 16],
+    [-16, 64],
+    [0, 640],
+  ] as const) {
+    test(`17.3 the range [${startToken}, ${endToken}) of 64 tokens finds and holds nothing`, () => {
+      const house = setUp();
+      storePrompt(house, 4);
+      look(house, { tokenCount: 64, startToken, endToken });
+      assert.is(query(house), 0);
+      assert.is(house.l1.statistics().readLockedCount, 0);
+    });
+  }
+
+  test('17.4 short prompts find nothing, and the same id works afterwards', () => {
+    const house = setUp();
+    storePrompt(house, 2);
+    for (const tokenCount of [0, CHUNK - 1]) {
+      look(house, { tokenCount });
+      assert.is(query(house), 0);
+    }
+    look(house, { tokenCount: 2 * CHUNK });
+    assert.is(query(house), 2);
+  });
+
+  test('a salt sees its own objects only', () => {
+    const house = setUp();
+    storePrompt(house, 2);
+    look(house, { tokenCount: 2 * CHUNK, cacheSalt: 'alice' });
+    assert.is(query(house), 0);
+  });
+
+  test('1.4 FREE without the salt of its lookup releases that lookup', () => {
+    const house = setUp();
+    storePrompt(house, 2);
+    look(house, { tokenCount: 2 * CHUNK });
+    const key = keyOf(house, { tokenCount: 2 * CHUNK, cacheSalt: 'forgotten' });
+    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from());
+    assert.is(house.l1.statistics().readLockedCount, 0);
+  });
+
+  test('FREE of an unaligned range keeps the chunks that it covers in part', () => {
+    const house = setUp();
+    storePrompt(house, 4);
+    look(house, { tokenCount: 4 * CHUNK });
+    const key = keyOf(house, { tokenCount: 4 * CHUNK, startToken: 1, endToken: 3 * CHUNK + 5 });
+    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from());
+    assert.is(house.l1.statistics().readLockedCount, 2, 'chunks 0 and 3');
+  });
+
+  test('readers of an MLA model hold each object once per tensor-parallel rank', () => {
+    const house = setUp({ isVllmMla: true });
+    storePrompt(house, 1);
+    look(house, { tokenCount: CHUNK }, 4);
+    const [share] = [house.sessions.findLookup(REQUEST_ID, 1)];
+    assert.equal([...share!.remaining], [4]);
+  });
+
+  test('WAIT of a finished lookup answers at once, of an unknown one with 0', () => {
+    const house = setUp();
+    storePrompt(house, 1);
+    look(house, { tokenCount: CHUNK });
+    const wait = house.lookup.handlers.WAIT_PREFETCH_STATUS!;
+    assert.is(wait({ requestId: REQUEST_ID, timeoutSeconds: 5 }, from()), 1);
+    assert.is(wait({ requestId: 'nobody', timeoutSeconds: 5 }, from()), 0);
+    assert.throws(
+      () => wait({ requestId: 'nobody', timeoutSeconds: Number.NaN }, from()),
+      /got NaN/,
+    );
+  });
+});
+
+suite('readers per object', (test) => {
+  const key = (worldSize: number, readerCount: number | null = null) => ({
+    ...keyOf(setUp(), { tokenCount: 0 }),
+    worldSize,
+    readerCount,
+  });
+
+  test('what the client states wins, within the bound', () => {
+    assert.is(countReaders(key(1, 3), 8, true), 3);
+    assert.is(countReaders(key(1, 500), 1, false), 128);
+  });
+
+  test('without it: tensor-parallel readers beyond the world size, or of an MLA model', () => {
+    assert.is(countReaders(key(2), 2, false), 1);
+    assert.is(countReaders(key(1), 4, false), 4);
+    assert.is(countReaders(key(2), 2, true), 2, 'MLA with two pipeline stages');
+    assert.is(countReaders(key(1), 1000, false), 128);
+  });
+});
