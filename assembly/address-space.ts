@@ -46,13 +46,22 @@ export function addressSpaceLayout(blockCountMax: u32): void {
 
 /** Starts with `units` free units of `alignBytes` each, a power of two. */
 export function addressSpaceReset(units: u32, alignBytes: u32): void {
+  unitShift = ctz(alignBytes);
+  emptyHeap(units);
+}
+
+/** Frees the whole heap at once, whatever was allocated. */
+export function addressSpaceFreeAll(): void {
+  emptyHeap(heapUnits);
+}
+
+function emptyHeap(units: u32): void {
   nodeCountUsed = 0;
   spareHead = 0;
   root = 0;
   heapUnits = 0;
   freeUnits = 0;
   blockCount = 0;
-  unitShift = ctz(alignBytes);
   if (units > 0) addressSpaceGrow(units);
 }
 
@@ -267,6 +276,25 @@ export function allocateBatch(units: u32, count: u32, target: usize): i32 {
     done += taken;
   }
   return SUCCESS;
+}
+
+/** Allocates exactly this range, which must be free. */
+export function claimRange(start: u32, units: u32): void {
+  const block = findBefore(start + 1);
+  assert(block !== 0, 'claimed before the first free block');
+  const at = nodeAt(block);
+  const before = start - load<u32>(at);
+  const size = load<u32>(at, SIZE);
+  assert(before + units <= size, 'claimed what is not free');
+  if (before === 0) {
+    takeFront(block, units);
+    return;
+  }
+  const after = size - before - units;
+  freeUnits -= units;
+  store<u32>(at, before, SIZE);
+  updatePath(root, block);
+  if (after > 0) root = insertNode(root, createNode(start + units, after));
 }
 
 /** The last block that starts before `start`, or 0. */

@@ -6,10 +6,10 @@
  *   EXPIRED  staged objects whose write lock has expired, waiting for the sweep
  *
  * All write locks have one TTL and all leases have one TTL, and time never runs backwards here
- * (`advanceClock`), so appending keeps each queue sorted by expiry and the next one is always the head:
- * no timers, no scan. An object is in one queue at most; its links lie in its holder record.
- * Decisions about locks compare times (ttl-lock.ts) and never rely on the queues, so a queue that
- * is not drained yet makes a figure late, not an answer wrong.
+ * (`advanceClock`), so appending keeps each queue sorted by expiry and the next one is always the
+ * head: no timers, no scan. An object is in one queue at most; its links lie in its holder
+ * record. Decisions about locks compare times (ttl-lock.ts) and never rely on the queues, so a
+ * queue that is not drained yet makes a figure late, not an answer wrong.
  */
 import { addToFigures, subtractFromFigures } from './figures';
 import {

@@ -58,6 +58,14 @@ export function familyLayout(familyCountMax: u32, indexSeed: u64): void {
   index = reserveRegion(<u64>ENTRY_SIZE * <u64>capacity);
 }
 
+/** Forgets all families at once, without a look at their members. */
+export function familyReset(): void {
+  memory.fill(index, 0, <usize>ENTRY_SIZE * capacity);
+  countUsed = 0;
+  spareHead = 0;
+  count = 0;
+}
+
 /** Families alive. */
 export function familyCount(): u32 {
   return count;

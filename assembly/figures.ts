@@ -54,6 +54,20 @@ function apply(slot: u32, sign: u32): void {
   }
 }
 
+/** All counters to 0, for a walk that adds every object again. */
+export function resetFigures(): void {
+  residentCount = 0;
+  stagedCount = 0;
+  stagedUnits = 0;
+  detachedCount = 0;
+  detachedUnits = 0;
+  writeLockedCount = 0;
+  expiredCount = 0;
+  readLockedCount = 0;
+  temporaryCount = 0;
+  pinnedCount = 0;
+}
+
 export function addToFigures(slot: u32): void {
   apply(slot, 1);
 }

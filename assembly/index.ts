@@ -2,7 +2,8 @@
  * The exports of core.wasm, and nothing else: names here are the ABI of `src/core/`.
  *
  * Calls work on batches; inputs and outputs lie in the regions of memory-map.ts. A result < 0 is a
- * code of result.ts. Bad arguments give INVALID_ARGUMENT and change nothing; a trap is a bug of ours.
+ * code of result.ts. Bad arguments give INVALID_ARGUMENT and change nothing; a trap is a bug of
+ * ours.
  */
 
 import { unitsToBytes } from './address-space';
@@ -27,7 +28,13 @@ import { clearAll, deleteBatch, evict, sweepExpired } from './reclaiming';
 import { ALREADY_INITIALIZED, INVALID_ARGUMENT, NOT_INITIALIZED, SUCCESS } from './result';
 import { growArena, tableLayout, tableReset, writeStatistics } from './table';
 import { decodeTokens } from './tokens';
-import { discardWriteBatch, finishWriteBatch, reserveWriteBatch } from './writing';
+import {
+  abandonWriteBatch,
+  discardWriteBatch,
+  extendWriteBatch,
+  finishWriteBatch,
+  reserveWriteBatch,
+} from './writing';
 
 /** Raised with every change of an export, a region or a code. */
 export function abi_version(): i32 {
@@ -172,6 +179,14 @@ export function table_finish_write(
 
 export function table_discard_write(count: u32, isChecked: i32, nowMs: f64): i32 {
   return isTableReady ? discardWriteBatch(count, isChecked !== 0, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_extend_write(count: u32, nowMs: f64): i32 {
+  return isTableReady ? extendWriteBatch(count, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_abandon_write(count: u32, nowMs: f64): i32 {
+  return isTableReady ? abandonWriteBatch(count, nowMs) : NOT_INITIALIZED;
 }
 
 export function table_delete(chunkCount: u32, namespaceCount: u32, isForced: i32, nowMs: f64): i32 {

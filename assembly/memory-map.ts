@@ -1,7 +1,8 @@
 /**
- * The one linear memory of the core, drawn. Sizes come from `init`; the memory is grown once, there,
- * so that the views of `src/core/` never detach. Nothing here is written at start: fresh WASM memory
- * is zero, every structure takes zero for "empty", and an untouched page costs no resident memory.
+ * The one linear memory of the core, drawn. Sizes come from `init`; the memory is grown once,
+ * there, so that the views of `src/core/` never detach. Nothing here is written at start: fresh
+ * WASM memory is zero, every structure takes zero for "empty", and an untouched page costs no
+ * resident memory.
  *
  *   0          static data and `abort` strings (laid out by the compiler, up to __heap_base)
  *   +--------- fixed regions that TypeScript has views on ------------------------------------+

@@ -77,6 +77,16 @@ export function tenantUnits(tenant: u32): u64 {
   return tenant < idCountMax ? load<u64>(tenantAt(tenant)) : 0;
 }
 
+/** Forgets all keys at once. Writes only where there were any, to leave fresh pages alone. */
+export function noteAllKeysRemoved(): void {
+  for (let id: u32 = 0; id < idCountMax; id++) {
+    const at = namespaceAt(id);
+    if (load<u32>(at, OBJECT_COUNT) === 0) continue;
+    store<u32>(at, 0, OBJECT_COUNT);
+    store<u64>(tenantAt(tenantOfScope(load<u32>(at))), 0);
+  }
+}
+
 export function noteKeyAdded(id: u32, units: u32): void {
   const at = namespaceAt(id);
   const tenant = tenantAt(tenantOfScope(load<u32>(at)));

@@ -215,6 +215,11 @@ export function setQueueNext(slot: u32, next: u32): void {
   store<u32>(holderAt(slot), next, QUEUE_NEXT);
 }
 
+/** Forgets which slots are spare, for a walk that gives them all back. */
+export function resetSpareSlots(): void {
+  spareHead = 0;
+}
+
 /** A slot without an object, or 0 when all are taken. */
 export function takeSlot(): u32 {
   const spare = spareHead;

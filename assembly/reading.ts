@@ -120,7 +120,10 @@ function afterRelease(slot: u32): void {
   }
 }
 
-/** Takes `holdCount` holds from each slot. The caller must own them. */
+/**
+ * Takes `holdCount` holds from each slot. A hold that is not there has been released twice: the
+ * call stops at it, and the door ends the process.
+ */
 export function releaseHoldsBatch(count: u32, holdCount: u32): i32 {
   if (!isSlotBatch(count)) return INVALID_ARGUMENT;
   for (let i: u32 = 0; i < count; i++) {
@@ -150,7 +153,7 @@ export function pinBatch(count: u32): i32 {
   return SUCCESS;
 }
 
-/** Takes one pin from each slot. The caller must own it. */
+/** Takes one pin from each slot. Stops at a pin that is not there, as `releaseHoldsBatch` does. */
 export function unpinBatch(count: u32): i32 {
   if (!isSlotBatch(count)) return INVALID_ARGUMENT;
   for (let i: u32 = 0; i < count; i++) {

@@ -20,13 +20,14 @@ import {
 } from './batch';
 import { queueHead, requeue } from './expiry-queue';
 import { familyFind, familyMemberHead } from './family';
-import { expiredCount } from './figures';
-import { advanceClock, hasHolders, objectFind, removeObject } from './lifecycle';
+import { detachedCount, expiredCount, residentCount, stagedCount } from './figures';
+import { advanceClock, detachAll, hasHolders, objectFind, removeObject } from './lifecycle';
 import { isNamespace, scopeOf } from './namespace';
 import {
   DETACHED,
   FREE,
   memberNext,
+  objectCountLimit,
   objectEnd,
   objectNamespace,
   objectState,
@@ -119,11 +120,24 @@ export function deleteBatch(chunkCount: u32, namespaceCount: u32, isForced: bool
   return <i32>removedCount;
 }
 
+/** From this share of the slots on, forgetting everything costs less than removing each. */
+const SHARE_FOR_DETACH_ALL: u32 = 64;
+
 /** Takes away every key without holders, or every key at all. Answers the objects removed. */
 export function clearAll(isForced: bool, nowMs: f64): i32 {
   if (!isTime(nowMs)) return INVALID_ARGUMENT;
   const now = advanceClock(nowMs);
   beginSums();
+  const attached = residentCount + stagedCount;
+  // Below it, filling the indexes would also make pages resident that were never used.
+  if (isForced && attached > objectCountLimit() / SHARE_FOR_DETACH_ALL) {
+    const detachedBefore = detachedCount;
+    freedUnits = detachAll(now);
+    removedCount = attached;
+    deferredCount = detachedCount - detachedBefore;
+    endSums();
+    return <i32>removedCount;
+  }
   const end = objectEnd();
   for (let slot: u32 = 1; slot < end; slot++) {
     const state = objectState(slot);
@@ -178,10 +192,10 @@ function evictFamily(family: u32, nowMs: f64): void {
 
 /**
  * One slice of eviction: expired reservations first, then whole families in the order of the
- * policy, skipping those with a holder, until `bytesToFree` are free (DONE), `familyBudget` families
- * were looked at (MORE) or there is no candidate left (NOTHING_TO_DO; something may have been freed).
- * With `isContinued` the walk goes on where the slice before has stopped, so that many held families
- * at its beginning are passed only once.
+ * policy, skipping those with a holder, until `bytesToFree` are free (DONE), `familyBudget`
+ * families were looked at (MORE) or there is no candidate left (NOTHING_TO_DO; something may have
+ * been freed). With `isContinued` the walk goes on where the slice before has stopped, so that
+ * many held families at its beginning are passed only once.
  */
 export function evict(bytesToFree: f64, familyBudget: u32, isContinued: bool, nowMs: f64): i32 {
   if (!isTime(nowMs) || !(bytesToFree >= 0)) return INVALID_ARGUMENT;

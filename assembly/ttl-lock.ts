@@ -35,6 +35,12 @@ export function lockAcquire(lock: usize, times: u32, nowMs: f64, ttlMs: f64): vo
   store<f64>(lock, nowMs + ttlMs);
 }
 
+/** Moves the expiry of a lock that somebody has; holders and generation stay. */
+export function lockRenew(lock: usize, nowMs: f64, ttlMs: f64): void {
+  assert(load<u32>(lock, COUNT) > 0, 'renewed a lock that nobody has');
+  store<f64>(lock, nowMs + ttlMs);
+}
+
 /** Gives `times` counts back, not below zero. Looks at no clock and keeps the expiry. */
 export function lockRelease(lock: usize, times: u32): void {
   const count = load<u32>(lock, COUNT);

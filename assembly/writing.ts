@@ -4,7 +4,8 @@
  * A reservation is a staged object of one writer. Nobody sees it before `finish`; when its write
  * lock expires it can no longer be finished, so an abandoned one never becomes readable (18.2).
  * An expired one is handed over to the same writer if the size is the same (18.29), or reclaimed,
- * unless a copy is still running into it.
+ * unless a copy is still running into it. Writers outside of this process pin theirs, too; while
+ * one is known to live its reservation is extended, else abandoned.
  *
  * All missing objects of one `reserve` get memory together or not at all; a key that is named twice
  * is one object (18.28). (slot, generation) names one reservation for ever: a slot that has been
@@ -49,6 +50,7 @@ import {
   objectLock,
   objectNamespace,
   objectOffset,
+  objectPins,
   objectSize,
   objectStamp,
   objectState,
@@ -72,7 +74,7 @@ import {
   SUCCESS,
   TABLE_FULL,
 } from './result';
-import { lockAcquire, lockGeneration, lockIsHeld, lockReset } from './ttl-lock';
+import { lockAcquire, lockGeneration, lockIsHeld, lockRenew, lockReset } from './ttl-lock';
 
 let writeTtlMs: f64 = 0;
 /** Objects that the running `reserve` has made and that wait for memory. */
@@ -255,8 +257,10 @@ export function finishWriteBatch(
       code = checkReservation(i - 1, isChecked);
       if (code === SUCCESS) {
         code = finishOne(i - 1, leases, holdCount);
-        setObjectStamp(slotOf(i - 1), stamp);
-        if (code === SUCCESS) admitted += 1;
+        if (code === SUCCESS) {
+          setObjectStamp(slot, stamp);
+          admitted += 1;
+        }
       }
     }
     setCode(i - 1, code);
@@ -266,8 +270,8 @@ export function finishWriteBatch(
 }
 
 /**
- * Drops reservations without making them visible; the memory of a running copy follows when it ends.
- * One that has expired (KEY_IN_WRONG_STATE) is left to the sweep.
+ * Drops reservations without making them visible; the memory of a running copy follows when it
+ * ends. One that has expired (KEY_IN_WRONG_STATE) is left to the sweep.
  */
 export function discardWriteBatch(count: u32, isChecked: bool, nowMs: f64): i32 {
   if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
@@ -285,4 +289,57 @@ export function discardWriteBatch(count: u32, isChecked: bool, nowMs: f64): i32 
     setCode(i, code);
   }
   return discarded;
+}
+
+/**
+ * Renews the time of reservations, also of expired ones as long as their memory is pinned: then
+ * nobody can have taken them over. A reservation that is neither live nor pinned is
+ * KEY_IN_WRONG_STATE. Answers how many were renewed.
+ */
+export function extendWriteBatch(count: u32, nowMs: f64): i32 {
+  if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
+  advanceClock(nowMs);
+  let renewed = 0;
+  for (let i: u32 = 0; i < count; i++) {
+    const slot = slotOf(i);
+    let code = KEY_NOT_EXIST;
+    if (isObject(slot) && objectState(slot) === STAGED) {
+      const isOwned = objectPins(slot) > 0 || lockIsHeld(objectLock(slot), clockMs());
+      code = isOwned ? SUCCESS : KEY_IN_WRONG_STATE;
+    }
+    if (code === SUCCESS) {
+      lockRenew(objectLock(slot), clockMs(), writeTtlMs);
+      requeue(slot, QUEUE_WRITES);
+      renewed += 1;
+    }
+    setCode(i, code);
+  }
+  return renewed;
+}
+
+/**
+ * Takes the keys of pinned reservations away, live or expired: others may store them at once, and
+ * the memory stays out of use until the pins are gone. Answers how many keys that were.
+ */
+export function abandonWriteBatch(count: u32, nowMs: f64): i32 {
+  if (!isSlotBatch(count) || !isTime(nowMs)) return INVALID_ARGUMENT;
+  for (let i: u32 = 0; i < count; i++) {
+    if (!isObject(slotOf(i)) || objectPins(slotOf(i)) === 0) return INVALID_ARGUMENT;
+  }
+  advanceClock(nowMs);
+  let abandoned = 0;
+  for (let i: u32 = 0; i < count; i++) {
+    const slot = slotOf(i);
+    if (objectState(slot) !== STAGED) {
+      if (objectState(slot) === DETACHED) lockReset(objectLock(slot));
+      setCode(i, KEY_NOT_EXIST);
+      continue;
+    }
+    lockReset(objectLock(slot));
+    requeue(slot, QUEUE_NONE);
+    removeObject(slot, clockMs());
+    setCode(i, SUCCESS);
+    abandoned += 1;
+  }
+  return abandoned;
 }

@@ -45,7 +45,17 @@ function batchCount(options: CoreOptions): number {
   return Math.min(BATCH_COUNT_MAX, Math.max(BATCH_COUNT_MIN, 16 * chunkCount));
 }
 
+/** The address space counts units of the alignment in 32 bits: 16 TiB with 4 KiB. */
+const ARENA_UNIT_COUNT_MAX = 2 ** 32 - 2;
+
 function initialize(core: CoreExports, options: CoreOptions, batchCountMax: number): void {
+  if (options.arenaSizeBytes / options.alignBytes > ARENA_UNIT_COUNT_MAX) {
+    throw new KvdError(
+      'ERR_CONFIG',
+      `L1 of ${options.arenaSizeBytes} bytes has more than ${ARENA_UNIT_COUNT_MAX} units of ` +
+        `${options.alignBytes} bytes: raise the alignment`,
+    );
+  }
   const [seedLow, seedHigh] = options.indexSeed ?? [0, 0];
   const layout = core.init(
     options.tokenCountMax,
@@ -59,7 +69,7 @@ function initialize(core: CoreExports, options: CoreOptions, batchCountMax: numb
   if (layout === RESULT.MEMORY_LIMIT) {
     throw new KvdError(
       'ERR_CONFIG',
-      `the tables for ${options.objectCountMax} objects do not fit: raise the chunk size or lower L1`,
+      `tables for ${options.objectCountMax} objects do not fit: raise the chunk size or lower L1`,
     );
   }
   if (layout !== RESULT.SUCCESS) throw new Error(`init answers ${resultName(layout)}`);

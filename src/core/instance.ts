@@ -1,10 +1,10 @@
 /**
  * The bare WASM instance: its exports by hand, the check of its ABI, and what happens on a trap.
  *
- * A trap is a broken invariant of ours about memory that copies may be using. Nothing can be trusted
- * after it, so every export is wrapped: the wrapper hands the error to `onTrap`, which does not
- * return (`fatal` of assert.ts in the server; tests throw). `abort` gives pointers to UTF-16 text
- * with its length in bytes before it, which is decoded into the message of the trap.
+ * A trap is a broken invariant of ours about memory that copies may be using. Nothing can be
+ * trusted after it, so every export is wrapped: the wrapper hands the error to `onTrap`, which
+ * does not return (`fatal` of assert.ts in the server; tests throw). `abort` gives pointers to
+ * UTF-16 text with its length in bytes before it, which is decoded into the message of the trap.
  */
 import type { HasherExports } from './chunk-hasher.ts';
 
@@ -82,6 +82,8 @@ export interface CoreExports extends HasherExports {
     nowMs: number,
   ): number;
   table_discard_write(count: number, isChecked: number, nowMs: number): number;
+  table_extend_write(count: number, nowMs: number): number;
+  table_abandon_write(count: number, nowMs: number): number;
   table_delete(chunkCount: number, namespaceCount: number, isForced: number, nowMs: number): number;
   table_clear(isForced: number, nowMs: number): number;
   table_evict(

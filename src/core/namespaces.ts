@@ -1,18 +1,18 @@
 /**
  * Names of namespaces, interned: the core knows numbers only.
  *
- * A namespace is (model, kv_rank, object group, salt). Namespaces that differ only in rank and group
- * share a *scope* (model, world size, salt), whose objects of one chunk form a family; all scopes of
- * one salt share a *tenant*.
+ * A namespace is (model, kv_rank, object group, salt). Namespaces that differ only in rank and
+ * group share a *scope* (model, world size, salt), whose objects of one chunk form a family; all
+ * scopes of one salt share a *tenant*.
  *
  * The names are chosen by clients, so everything is bounded: `NAMESPACE_COUNT_MAX` ids and
  * `NAME_SIZE_MAX_BYTES` for all names together. When a bound is reached, ids under which no object
  * lies are reused, the longest unused first; if there is none, ERR_OVERLOADED.
  *
  * Therefore an id is good for the turn of the event loop in which it was asked for, and as long as
- * an object (staged or resident) lies under it. Ask again in each turn; it is one Map lookup. Within
- * a turn nothing can go wrong: an id that was asked for during the last `RECENT_COUNT` calls is
- * never reused. Requests that only read use `find`, which makes no entries.
+ * an object (staged or resident) lies under it. Ask again in each turn; it is one Map lookup.
+ * Within a turn nothing can go wrong: an id that was asked for during the last `RECENT_COUNT`
+ * calls is never reused. Requests that only read use `find`, which makes no entries.
  */
 import { KvdError } from '../errors.ts';
 

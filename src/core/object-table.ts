@@ -91,8 +91,8 @@ export class ObjectTable {
   }
 
   /**
-   * The longest prefix of chunks of which every object is resident; takes `holdCount` holds on each.
-   * Returns the slots of the prefix.
+   * The longest prefix of chunks of which every object is resident; takes `holdCount` holds on
+   * each. Returns the slots of the prefix.
    */
   holdPrefix(keys: ObjectKeys, holdCount: number): Uint32Array {
     const width = keys.namespaceIds.length;
@@ -261,6 +261,20 @@ export class ObjectTable {
       codes.set(this.#batch.codes.subarray(0, count), first);
     }
     return codes;
+  }
+
+  /** Renews the time of reservations, also of expired ones that the caller pins. */
+  extendWrite(slots: Uint32Array, nowMs: number): void {
+    this.#forSlots(slots, 'table_extend_write', (count) =>
+      this.#core.table_extend_write(count, nowMs),
+    );
+  }
+
+  /** Takes the keys of pinned reservations away, live or expired; `unpin` frees the memory. */
+  abandonWrite(slots: Uint32Array, nowMs: number): void {
+    this.#forSlots(slots, 'table_abandon_write', (count) =>
+      this.#core.table_abandon_write(count, nowMs),
+    );
   }
 
   // Reclaiming

@@ -25,8 +25,10 @@ import type { MsgpackWriter } from './msgpack.ts';
 import {
   PickledClass,
   type PickledDict,
+  PickledObject,
   PickledSequence,
   type PickledValue,
+  type PickleRules,
   readPickle,
 } from './pickle.ts';
 import { writeShmWrapperPickle } from './pickle-writer.ts';
@@ -67,20 +69,30 @@ function isDtypeName(name: string): name is DtypeName {
   return Object.hasOwn(DTYPE_SIZE_BYTES, name);
 }
 
-const RULES = {
-  isKnownClass(module: string, name: string): boolean {
+const RULES: PickleRules = {
+  subject: 'device wrapper',
+  errorCode: 'ERR_WIRE_WRAPPER',
+  bounds: {
+    inputBytesMax: 64 * 1024,
+    stackCountMax: 1000,
+    memoCountMax: 1000,
+    stepCountMax: 64 * 1024,
+  },
+  isKnownClass(module, name) {
     if (module === 'torch') return isDtypeName(name);
     const kind = kindOf({ module, name });
     const refusal = kind && REFUSALS[kind];
     if (refusal) throw new KvdError('ERR_UNSUPPORTED', refusal);
     return kind !== undefined;
   },
-  isObjectClass: (type: PickledClass): boolean => kindOf(type) !== undefined,
+  isObjectClass: (type) => kindOf(type) !== undefined,
 };
 
 /** The wrapper in the data of an ext 1. Throws `ERR_WIRE_WRAPPER` or `ERR_UNSUPPORTED`. */
 export function readDeviceWrapper(data: Uint8Array): TensorWrapper {
-  const object = readPickle(data, RULES);
+  const { value } = readPickle(data, RULES);
+  if (!(value instanceof PickledObject)) fail('expected an object at STOP');
+  const object = value as PickledObject;
   const attributes = new Attributes(object.state);
   const geometry = readGeometry(attributes);
   switch (kindOf(object.type)) {

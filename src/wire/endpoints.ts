@@ -6,8 +6,8 @@
  *   - it sees IPv6 only when told to, and then maps IPv4 addresses. Names are looked up first; the
  *     option is set when one of the addresses needs it.
  *   - before it binds an ipc path it deletes whatever lies there, be it a document or the socket of
- *     a running server: only a socket that nobody listens on may be replaced. It does not delete its
- *     own on close.
+ *     a running server: only a socket that nobody listens on may be replaced. On close it leaves
+ *     its own behind.
  *   - its errors are a code without a sentence.
  */
 import { lookup } from 'node:dns/promises';
@@ -127,7 +127,7 @@ const REASONS: Readonly<Record<string, string>> = {
   ENOENT: 'its folder does not exist',
 };
 
-/** Removes the file of an ipc endpoint. Call it while the endpoint is still bound: then it is ours. */
+/** Removes the file of an ipc endpoint, which is ours for certain only while it is bound. */
 export async function removeIpcPath(endpoint: string): Promise<void> {
   if (!endpoint.startsWith('ipc://') || endpoint.startsWith('ipc://@')) return;
   // What cannot be removed does no harm: the next start replaces it.

@@ -19,8 +19,8 @@
  *
  * ZMQ does not say when it has room again, hence the retries: in the next turn of the event loop
  * while something moves (a client that reads is emptied in microseconds), else with a delay that
- * doubles. Replies of one client may overtake each other by one when ZMQ's queue runs full, which the
- * protocol allows (replies are matched by uid).
+ * doubles. Replies of one client may overtake each other by one when ZMQ's queue runs full, which
+ * the protocol allows (replies are matched by uid).
  *
  * zeromq.js reports the outcome by a promise, also when it is known at once; one closure a reply
  * is the price.
@@ -53,6 +53,9 @@ export interface OutboxOptions {
 /** 0 = the next turn of the event loop. */
 const RETRY_DELAY_MS_FIRST = 0;
 const RETRY_DELAY_MS_MAX = 50;
+/** Bounds of one slice of retrying: what other messages may wait behind it. */
+const FLUSH_COUNT_MAX = 128;
+const FLUSH_MS_MAX = 1;
 /** What an entry costs besides its bytes: an array and four buffers with their own memory. */
 const ENTRY_OVERHEAD_BYTES = 1024;
 /** Taken entries that may lie in front of a queue before it is packed. */
@@ -66,7 +69,7 @@ interface Entry {
 /** First in, first out; entries in front of `#head` have been taken. */
 class ClientQueue {
   readonly connection: Connection;
-  readonly #entries: Entry[] = [];
+  readonly #entries: (Entry | undefined)[] = [];
   #head = 0;
   sizeBytes = 0;
 
@@ -82,20 +85,13 @@ class ClientQueue {
     this.#entries.push(entry);
   }
 
-  take(): Entry | undefined {
-    const entry = this.#entries[this.#head];
-    if (!entry) return undefined;
+  get first(): Entry | undefined {
+    return this.#entries[this.#head];
+  }
+
+  removeFirst(): void {
+    this.#entries[this.#head] = undefined;
     this.#head += 1;
-    return entry;
-  }
-
-  /** Undoes the last `take`. */
-  putBack(): void {
-    this.#head -= 1;
-  }
-
-  /** Gives the memory of taken entries back. Not between `take` and `putBack`. */
-  pack(): void {
     if (this.#head < TAKEN_COUNT_MAX && this.count > 0) return;
     this.#entries.splice(0, this.#head);
     this.#head = 0;
@@ -148,14 +144,20 @@ export class Outbox {
     }
   }
 
-  /** Tries every queue once. True when all are empty. */
+  /** One time slice of sending: queues in turn, each at most once. True when all are empty. */
   async flush(): Promise<boolean> {
     if (this.#isFlushing) return false;
     this.#isFlushing = true;
     let hasMoved = false;
+    const endMs = this.#clock.preciseMs() + FLUSH_MS_MAX;
     try {
       for (const queue of [...this.#queues.values()]) {
+        if (this.#clock.preciseMs() >= endMs) break;
         if (await this.#flushQueue(queue)) hasMoved = true;
+        // Behind the others, so that the next slice begins with those that had no turn.
+        if (this.#queues.delete(queue.connection) && queue.count > 0) {
+          this.#queues.set(queue.connection, queue);
+        }
       }
     } finally {
       this.#isFlushing = false;
@@ -213,31 +215,25 @@ export class Outbox {
     this.#account(queue, 1, sizeBytes);
   }
 
-  /** Sends from the front until ZMQ refuses. True when at least one went out. */
+  /** Sends from the front until ZMQ refuses or others have their turn. True when any went out. */
   async #flushQueue(queue: ClientQueue): Promise<boolean> {
     let hasMoved = false;
-    for (;;) {
-      // Taken out while ZMQ decides: meanwhile the whole queue may be dropped.
-      const entry = queue.take();
+    for (let attempt = 0; attempt < FLUSH_COUNT_MAX; attempt += 1) {
+      const entry = queue.first;
       if (!entry) break;
-      this.#account(queue, -1, -entry.sizeBytes);
       try {
         await this.#socket.send(entry.frames);
       } catch (error) {
-        if (codeOf(error) === 'EAGAIN' && this.#queues.has(queue.connection)) {
-          queue.putBack();
-          queue.pack();
-          this.#account(queue, 1, entry.sizeBytes);
-        } else {
-          this.#dropQueue(queue, 'gone');
-          this.#onLost(queue.connection, 'gone', 1);
-        }
+        if (codeOf(error) !== 'EAGAIN') this.#dropQueue(queue, 'gone');
         return hasMoved;
       }
+      // Meanwhile another send may have found out that the client has gone.
+      if (queue.first !== entry) break;
+      queue.removeFirst();
+      this.#account(queue, -1, -entry.sizeBytes);
       this.sentCount += 1;
       hasMoved = true;
     }
-    this.#queues.delete(queue.connection);
     return hasMoved;
   }
 

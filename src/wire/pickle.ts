@@ -1,31 +1,41 @@
 /**
- * A reader for the pickles of device wrappers that executes nothing. (A codec; a table of opcodes.)
+ * A reader for pickles that executes nothing. (A codec; a table of opcodes, longer than 400 lines.)
  *
  * A pickle is a program for a stack machine. Python's machine can call any function that can be
  * named, which is why unpickling a client's bytes means running the client's code. This machine has
  * no call: it knows the opcodes that build plain data and refuses every other one. A reference to
- * a class (`module`, `name`) is only a pair of strings, and only pairs of a closed table are let
- * through. What comes out is a `PickledObject`: a class reference with a dictionary of attributes.
+ * a class or function (`module`, `name`) is only a pair of strings, and only pairs of a closed
+ * table are let through. Two formats are read with it, each with its own `PickleRules`:
  *
- *   PROTO 4, FRAME, "module" "name" STACK_GLOBAL     reference of the wrapper's class
- *   EMPTY_TUPLE NEWOBJ                               an object of it, empty
- *   EMPTY_DICT MARK key value … SETITEMS BUILD STOP  its attributes
+ *   device wrapper (`device-wrapper.ts`)      an object with a dictionary of attributes
+ *     PROTO 4, FRAME, "module" "name" STACK_GLOBAL     reference of the wrapper's class
+ *     EMPTY_TUPLE NEWOBJ                               an object of it, empty
+ *     EMPTY_DICT MARK key value … SETITEMS BUILD STOP  its attributes
  *
- * Bounds: 64 KiB of input, 1,000 values on the stack, 1,000 memo entries, nesting of 32; a length
- * is compared with the bytes that are left before anything is done with it. There is no recursion
- * over the data, so cycles (a list that holds itself) are harmless.
+ *   tensor list (`tensor-list.ts`, `storage-blob.ts`)      a list of the results of calls
+ *     reference, arguments, REDUCE      stands for what the rule of that one name makes of them
+ *     tuple, BINPERSID                  likewise for PyTorch's persistent ids
+ *
+ * REDUCE and BINPERSID are opcodes only where the rules say what they mean, and the rules mean
+ * plain data again: they look at the arguments and return a tag.
+ *
+ * Bounds: those of the rules for input, stack, memo and steps; nesting of 32; 64 KiB per string. A
+ * length is compared with the bytes that are left before anything is done with it, and bytes are
+ * views of the input. There is no recursion over the data, so cycles (a list that holds itself) are
+ * harmless.
  *
  * Protocols 2 to 5 write these opcodes; protocol 2 has no opcode for bytes (it writes a call), so
- * wrappers with bytes attributes cannot be read from it.
+ * pickles with bytes cannot be read from it.
  *
- * Reference: CPython's `Lib/pickletools.py` for the opcodes; spec wire 5.1 and 5.2 for the rules.
+ * Reference: CPython's `Lib/pickletools.py` for the opcodes; spec wire 5.1, 5.2, 6 for the rules.
  */
-import { KvdError } from '../errors.ts';
+import { type ErrorCode, KvdError } from '../errors.ts';
 
-const INPUT_BYTES_MAX = 64 * 1024;
-const STACK_COUNT_MAX = 1000;
-const MEMO_COUNT_MAX = 1000;
 const NESTING_MAX = 32;
+/** Names of classes, segments and dtypes; real ones have less than a hundred bytes. */
+const TEXT_BYTES_MAX = 64 * 1024;
+/** Texts up to this are decoded here; calling the decoder costs more than they do. */
+const SHORT_TEXT_MAX = 32;
 /** Bytes of a LONG1: nine hold every unsigned 64-bit integer. */
 const LONG_BYTES_MAX = 9;
 
@@ -56,13 +66,20 @@ export class PickledSequence {
 
   constructor(items: PickledValue[]) {
     this.items = items;
-    this.depth = 1 + Math.max(0, ...items.map(depthOf));
+    let depth = 0;
+    for (const item of items) depth = Math.max(depth, depthOf(item));
+    this.depth = depth + 1;
   }
 }
 
 export class PickledDict {
   readonly entries = new Map<PickledValue, PickledValue>();
   depth = 1;
+}
+
+/** What the rules made of a call or a persistent id. The machine only carries it about. */
+export abstract class PickledTag {
+  abstract readonly kind: string;
 }
 
 export type PickledValue =
@@ -74,6 +91,7 @@ export type PickledValue =
   | Uint8Array
   | PickledClass
   | PickledObject
+  | PickledTag
   | PickledSequence
   | PickledDict;
 
@@ -83,19 +101,51 @@ function depthOf(value: PickledValue): number {
 
 const utf8Decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 
+export interface PickleBounds {
+  readonly inputBytesMax: number;
+  readonly stackCountMax: number;
+  readonly memoCountMax: number;
+  /** Opcodes that are followed. */
+  readonly stepCountMax: number;
+}
+
 export interface PickleRules {
+  /** What is being read, and the code of the error when it cannot be. */
+  readonly subject: string;
+  readonly errorCode: ErrorCode;
+  readonly bounds: PickleBounds;
   /** True when `module.name` may be referred to. May throw a better error than false gives. */
   isKnownClass(module: string, name: string): boolean;
   /** True when objects of it may be made. */
   isObjectClass(type: PickledClass): boolean;
+  /** What REDUCE stands for; without it the opcode is refused. Throws for all but known calls. */
+  readonly call?: (callee: PickledClass, args: readonly PickledValue[]) => PickledValue;
+  /** What BINPERSID stands for; without it the opcode is refused. */
+  readonly resolve?: (id: PickledValue) => PickledValue;
 }
 
-/** The one object in `data`. Throws `ERR_WIRE_WRAPPER` for anything else. */
-export function readPickle(data: Uint8Array, rules: PickleRules): PickledObject {
-  return new PickleMachine(data, rules).run();
+export interface PickleResult {
+  readonly value: PickledValue;
+  /** Behind STOP. What follows is nobody's, as for every pickle reader. */
+  readonly endOffset: number;
+}
+
+/** The value of the pickle at `start`. Throws `rules.errorCode`. */
+export function readPickle(data: Uint8Array, rules: PickleRules, start = 0): PickleResult {
+  return new PickleMachine(data, rules, start).run();
 }
 
 type Step = (machine: PickleMachine) => void;
+
+/** Plain ASCII, or null for the decoder. */
+function shortText(raw: Uint8Array): string | null {
+  let text = '';
+  for (const byte of raw) {
+    if (byte >= 0x80) return null;
+    text += String.fromCharCode(byte);
+  }
+  return text;
+}
 
 class PickleMachine {
   readonly #data: Uint8Array;
@@ -105,40 +155,46 @@ class PickleMachine {
   /** Stack heights at the open MARKs. */
   readonly #marks: number[] = [];
   readonly #memo = new Map<number, PickledValue>();
-  #offset = 0;
+  #offset: number;
 
-  constructor(data: Uint8Array, rules: PickleRules) {
+  constructor(data: Uint8Array, rules: PickleRules, start: number) {
     this.#data = data;
     this.#view = new DataView(data.buffer, data.byteOffset, data.byteLength);
     this.#rules = rules;
+    this.#offset = start;
   }
 
-  run(): PickledObject {
+  run(): PickleResult {
     const { length } = this.#data;
-    if (length === 0) this.fail('expected a pickle, got no bytes');
-    if (length > INPUT_BYTES_MAX) this.fail(`expected at most ${INPUT_BYTES_MAX} bytes`);
-    if (this.#data[0] !== 0x80) this.fail('expected the opcode PROTO first');
-    for (;;) {
+    const { inputBytesMax, stepCountMax } = this.#rules.bounds;
+    const start = this.#offset;
+    if (length - start <= 0) this.fail('expected a pickle, got no bytes');
+    if (length - start > inputBytesMax) this.fail(`expected at most ${inputBytesMax} bytes`);
+    if (this.#data[start] !== 0x80) this.fail('expected the opcode PROTO first');
+    for (let count = 0; count < stepCountMax; count += 1) {
       const opcode = this.readUint(1);
       if (opcode === STOP) return this.#finish();
-      const step = STEPS.get(opcode);
-      if (!step) this.fail(`opcode 0x${opcode.toString(16)} is not allowed`, this.#offset - 1);
+      const step = STEPS[opcode] ?? this.refuseOpcode(opcode);
       step(this);
     }
+    return this.fail(`more than ${stepCountMax} opcodes`);
   }
 
-  /** Bytes after STOP are nobody's and are ignored, as every pickle reader does. */
-  #finish(): PickledObject {
-    const [result] = this.#stack;
+  #finish(): PickleResult {
+    const [value] = this.#stack;
     if (this.#stack.length !== 1 || this.#marks.length !== 0) {
       this.fail(`expected one object at STOP, got ${this.#stack.length} values`);
     }
-    if (!(result instanceof PickledObject)) this.fail('expected an object at STOP');
-    return result as PickledObject;
+    return { value: value as PickledValue, endOffset: this.#offset };
+  }
+
+  refuseOpcode(opcode: number): never {
+    return this.fail(`opcode 0x${opcode.toString(16)} is not allowed`, this.#offset - 1);
   }
 
   fail(problem: string, offset = this.#offset): never {
-    throw new KvdError('ERR_WIRE_WRAPPER', `device wrapper: ${problem} at byte ${offset}`);
+    const { errorCode, subject } = this.#rules;
+    throw new KvdError(errorCode, `${subject}: ${problem} at byte ${offset}`);
   }
 
   readUint(size: 1 | 2 | 4): number {
@@ -164,7 +220,10 @@ class PickleMachine {
   }
 
   readText(length: number): string {
+    if (length > TEXT_BYTES_MAX) this.fail(`a text of ${length} bytes is too long`);
     const raw = this.readBytes(length);
+    const short = length <= SHORT_TEXT_MAX ? shortText(raw) : null;
+    if (short !== null) return short;
     try {
       return utf8Decoder.decode(raw);
     } catch {
@@ -189,7 +248,8 @@ class PickleMachine {
   }
 
   push(value: PickledValue): void {
-    if (this.#stack.length >= STACK_COUNT_MAX) this.fail(`more than ${STACK_COUNT_MAX} values`);
+    const { stackCountMax } = this.#rules.bounds;
+    if (this.#stack.length >= stackCountMax) this.fail(`more than ${stackCountMax} values`);
     if (depthOf(value) > NESTING_MAX) this.fail(`nesting deeper than ${NESTING_MAX}`);
     this.#stack.push(value);
   }
@@ -218,7 +278,8 @@ class PickleMachine {
   }
 
   memoize(index: number): void {
-    if (index >= MEMO_COUNT_MAX) this.fail(`memo index ${index} is above ${MEMO_COUNT_MAX - 1}`);
+    const { memoCountMax } = this.#rules.bounds;
+    if (index >= memoCountMax) this.fail(`memo index ${index} is above ${memoCountMax - 1}`);
     const value = this.pop();
     this.#memo.set(index, value);
     this.push(value);
@@ -264,6 +325,22 @@ class PickleMachine {
     }
     (target as PickledObject).state = state as PickledDict;
     this.push(target as PickledObject);
+  }
+
+  /** REDUCE: Python would call the function; here its rule says what the call stands for. */
+  reduce(): void {
+    const call = this.#rules.call ?? this.refuseOpcode(REDUCE);
+    const [callee, args] = this.popMany(2);
+    if (!(callee instanceof PickledClass) || !(args instanceof PickledSequence)) {
+      this.fail('expected a reference and a tuple for REDUCE');
+    }
+    this.push(call(callee as PickledClass, (args as PickledSequence).items));
+  }
+
+  /** BINPERSID: Python would look the id up; here a rule says what it stands for. */
+  resolve(): void {
+    const resolve = this.#rules.resolve ?? this.refuseOpcode(BINPERSID);
+    this.push(resolve(this.pop()));
   }
 
   append(values: readonly PickledValue[]): void {
@@ -317,9 +394,11 @@ class PickleMachine {
 }
 
 const STOP = 0x2e;
+const REDUCE = 0x52;
+const BINPERSID = 0x51;
 
 /** Every opcode that is allowed besides STOP. */
-const STEPS: ReadonlyMap<number, Step> = new Map<number, Step>([
+const STEP_ENTRIES: readonly (readonly [opcode: number, step: Step])[] = [
   [0x80, (m) => m.readProtocol()], // PROTO
   [0x95, (m) => m.checkFrame()], // FRAME
   [0x28, (m) => m.mark()], // MARK
@@ -360,4 +439,13 @@ const STEPS: ReadonlyMap<number, Step> = new Map<number, Step>([
   [0x93, (m) => m.pushClass(...(m.popMany(2) as [PickledValue, PickledValue]))], // STACK_GLOBAL
   [0x81, (m) => m.newObject()], // NEWOBJ
   [0x62, (m) => m.build()], // BUILD
-]);
+  // Only where the rules give them a meaning.
+  [REDUCE, (m) => m.reduce()],
+  [BINPERSID, (m) => m.resolve()],
+];
+
+/** By opcode. */
+const STEPS: readonly (Step | undefined)[] = Array.from(
+  { length: 256 },
+  (_, opcode) => STEP_ENTRIES.find(([known]) => known === opcode)?.[1],
+);

@@ -12,7 +12,8 @@
  */
 import { type KvdError, RefusedTransferError } from '../errors.ts';
 import type { Operation } from './requests.ts';
-import { bool, bytes, encode, field, pair, struct, text } from './schema.ts';
+import { bool, bytes, encode, pair, text } from './schema.ts';
+import { field, struct } from './struct.ts';
 
 const TEXT_BYTES_MAX = 0xffff_ffff;
 /** Long enough for every message of ours; a hostile value quoted in one cannot fill the network. */

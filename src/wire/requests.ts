@@ -30,6 +30,7 @@ import type {
 } from '../engine/api.ts';
 import { KvdError } from '../errors.ts';
 import { deviceWrapper } from './device-wrapper.ts';
+import { type FramesCodec, frames, noFrames, oneFrame } from './payload-frames.ts';
 import {
   array,
   bool,
@@ -38,30 +39,22 @@ import {
   decode,
   encode,
   enumeration,
-  type FramesCodec,
-  field,
-  fieldOr,
-  fixed,
   float,
-  frames,
   instanceId,
   integer,
   looseBool,
   looseInstanceId,
   looseInteger,
   mapped,
-  noFrames,
   nothing,
   nullable,
-  omittable,
-  oneFrame,
   type PayloadReader,
   pair,
   size,
-  struct,
   text,
   tokens,
 } from './schema.ts';
+import { field, fieldOr, fixed, omittable, struct } from './struct.ts';
 
 /** Names are paths and ids; 4 KiB is PATH_MAX. */
 const NAME_BYTES_MAX = 4096;

@@ -6,14 +6,10 @@
  *   - nested values are strict: an int is not a float, not a bool, not a string.
  *   - a payload frame declared `int` or `bool` is coerced as Python's `int(x)` and `bool(x)` would
  *     (`looseInteger`, `looseBool`); these are only for whole frames.
- *   - a struct is a map with string keys. Unknown keys are ignored, missing keys take the default
- *     if there is one, the last of two equal keys wins. The writer writes every field in order.
  *
- * A struct key is compared with the encoded key that is expected next and decoded only when they
- * differ: real clients write the fields in order, so keys normally cost a comparison each.
+ * Maps with named fields are in `struct.ts`, requests of several frames in `payload-frames.ts`.
  */
 import type { TokenSpan } from '../core/chunk-hasher.ts';
-import { KvdError } from '../errors.ts';
 import { MsgpackReader, MsgpackWriter } from './msgpack.ts';
 
 /** The part of the chunk hasher that decoding needs. */
@@ -279,114 +275,6 @@ function readLooseBool(reader: PayloadReader): boolean {
   }
 }
 
-/** One field of a struct: `name` on the wire, the codec, and what a missing key means. */
-export interface Field<T> {
-  readonly name: string;
-  readonly codec: Codec<T>;
-  readonly isRequired: boolean;
-  /** Value of a missing key; undefined = the property stays out of the object. */
-  readonly fallback: T | undefined;
-}
-
-export function field<T>(name: string, codec: Codec<T>): Field<T> {
-  return { name, codec, isRequired: true, fallback: undefined };
-}
-
-export function fieldOr<T>(name: string, codec: Codec<T>, fallback: T): Field<T> {
-  return { name, codec, isRequired: false, fallback };
-}
-
-/** A field that is not written when it is undefined, and left out when it does not come. */
-export function omittable<T>(name: string, codec: Codec<T>): Field<T> {
-  return { name, codec, isRequired: false, fallback: undefined };
-}
-
-/** A field that this protocol generation does not carry: always `value`, never on the wire. */
-export function fixed<T>(value: T): Field<T> {
-  return {
-    name: '',
-    codec: { read: () => value, write: () => {} },
-    isRequired: false,
-    fallback: value,
-  };
-}
-
-export type FieldsOf<T> = { readonly [K in keyof T]-?: Field<NonNullable<T[K]> | T[K]> };
-
-interface FieldEntry {
-  readonly property: string;
-  readonly keyBytes: Uint8Array;
-  readonly field: Field<unknown>;
-}
-
-export function struct<T extends object>(fields: FieldsOf<T>): Codec<T> {
-  const keyWriter = new MsgpackWriter();
-  const entries = Object.entries<Field<unknown>>(fields).map(([property, entry]): FieldEntry => {
-    keyWriter.writeText(entry.name);
-    return { property, keyBytes: keyWriter.take(), field: entry };
-  });
-  const carried = entries.filter((entry) => entry.field.name !== '');
-  return {
-    read: (reader) => readStruct(reader, entries, carried) as T,
-    write: (writer, value) => writeStruct(writer, carried, value as Record<string, unknown>),
-  };
-}
-
-function readStruct(
-  reader: PayloadReader,
-  entries: readonly FieldEntry[],
-  carried: readonly FieldEntry[],
-): Record<string, unknown> {
-  const start = reader.offset;
-  const count = reader.readMapHeader();
-  const found: Record<string, unknown> = {};
-  let next = 0;
-  for (let pair = 0; pair < count; pair += 1) {
-    const index = matchKey(reader, carried, next);
-    if (index < 0) {
-      reader.skip();
-      continue;
-    }
-    const entry = carried[index] as FieldEntry;
-    reader.place = entry.field.name;
-    found[entry.property] = entry.field.codec.read(reader);
-    next = index + 1;
-  }
-  for (const { property, field } of entries) {
-    if (property in found) continue;
-    if (field.isRequired) {
-      reader.place = field.name;
-      reader.fail('missing key in the map', start);
-    }
-    if (field.fallback !== undefined) found[property] = field.fallback;
-  }
-  return found;
-}
-
-/** Index of the field whose key comes next in the frame, or −1 for an unknown key. */
-function matchKey(reader: PayloadReader, carried: readonly FieldEntry[], next: number): number {
-  const expected = carried[next];
-  if (expected && reader.tryExact(expected.keyBytes)) return next;
-  reader.place = 'key of a map';
-  const name = reader.readText();
-  return carried.findIndex((entry) => entry.field.name === name);
-}
-
-function writeStruct(
-  writer: MsgpackWriter,
-  carried: readonly FieldEntry[],
-  value: Record<string, unknown>,
-): void {
-  const present = carried.filter(({ property, field }) =>
-    field.isRequired || field.fallback !== undefined ? true : value[property] !== undefined,
-  );
-  writer.writeMapHeader(present.length);
-  for (const { property, keyBytes, field } of present) {
-    writer.writeRaw(keyBytes);
-    field.codec.write(writer, value[property]);
-  }
-}
-
 const sharedWriter = new MsgpackWriter();
 
 /** One value as a frame of its own. */
@@ -402,66 +290,4 @@ export function decode<T>(codec: Codec<T>, frame: Uint8Array, reader: PayloadRea
   const value = codec.read(reader);
   reader.end();
   return value;
-}
-
-/** The payload frames of one operation, in order. */
-export interface FramesCodec<T> {
-  readonly count: number;
-  read(frames: readonly Uint8Array[], first: number, reader: PayloadReader): T;
-  write(value: T): Uint8Array[];
-}
-
-/** One frame per property, in the order of the properties. */
-export function frames<T extends object>(
-  codecs: {
-    readonly [K in keyof T]-?: Codec<T[K]>;
-  },
-): FramesCodec<T> {
-  const entries = Object.entries<Codec<unknown>>(codecs);
-  return {
-    count: entries.length,
-    read(payloads, first, reader) {
-      const request: Record<string, unknown> = {};
-      for (let index = 0; index < entries.length; index += 1) {
-        const [property, codec] = entries[index] as [string, Codec<unknown>];
-        request[property] = readFrame(codec, payloads, first, index, reader);
-      }
-      return request as T;
-    },
-    write: (value) =>
-      entries.map(([property, codec]) =>
-        encode(codec, (value as Record<string, unknown>)[property]),
-      ),
-  };
-}
-
-/** A single frame that holds the whole request. */
-export function oneFrame<T>(codec: Codec<T>): FramesCodec<T> {
-  return {
-    count: 1,
-    read: (payloads, first, reader) => readFrame(codec, payloads, first, 0, reader),
-    write: (value) => [encode(codec, value)],
-  };
-}
-
-/** No frames: the request is always `value`. */
-export function noFrames<T>(value: T): FramesCodec<T> {
-  return { count: 0, read: () => value, write: () => [] };
-}
-
-/** Reads payload `index`; an error says which payload it was. */
-function readFrame<T>(
-  codec: Codec<T>,
-  payloads: readonly Uint8Array[],
-  first: number,
-  index: number,
-  reader: PayloadReader,
-): T {
-  try {
-    reader.place = '';
-    return decode(codec, payloads[first + index] as Uint8Array, reader);
-  } catch (error) {
-    if (!(error instanceof KvdError)) throw error;
-    throw new KvdError(error.code, `payload ${index}: ${error.message}`, { cause: error });
-  }
 }

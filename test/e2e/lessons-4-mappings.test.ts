@@ -47,7 +47,7 @@ suite('lesson 4: mappings', (test) => {
   );
 
   test(
-    '4.3 the registration of a worker that died meanwhile fails and leaves nothing mapped',
+    'the registration of a worker whose memory is gone fails and leaves nothing mapped',
     scenario(async (s) => {
       const server = await s.serve();
       const worker = s.newWorker(server);

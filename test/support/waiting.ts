@@ -54,3 +54,20 @@ export function percentile(values: readonly number[], share: number): number {
 export async function passTime(ms: number): Promise<void> {
   await pause(ms);
 }
+
+/** Runs `count` pieces of work, at most `width` of them at a time. */
+export async function inParallel(
+  count: number,
+  width: number,
+  run: (index: number) => Promise<unknown>,
+): Promise<void> {
+  let next = 0;
+  const work = async (): Promise<void> => {
+    while (next < count) {
+      const index = next;
+      next += 1;
+      await run(index);
+    }
+  };
+  await Promise.all(Array.from({ length: Math.min(width, count) }, work));
+}

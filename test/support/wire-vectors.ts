@@ -1,12 +1,16 @@
-/** The golden messages of test/vectors/wire-0.5.0.json and the session transcripts (spec wire 11). */
+/** The golden messages of test/vectors and the session transcripts (spec wire 11). */
 import { readFileSync } from 'node:fs';
 import type { OperationName } from '../../src/engine/api.ts';
 
 /** Hex, runs of hex, or only a digest of a long frame. */
-export type VectorFrame =
-  | string
-  | { $runs: readonly [string, number][] }
-  | { $len: number; $sha256: string; $head: string; $tail: string };
+export type VectorFrame = string | { $runs: readonly [string, number][] } | FrameDigest;
+
+export interface FrameDigest {
+  readonly $len: number;
+  readonly $sha256: string;
+  readonly $head: string;
+  readonly $tail: string;
+}
 
 export interface VectorRequest {
   readonly op: OperationName;
@@ -30,7 +34,7 @@ export interface VectorWrapper {
 
 export interface VectorHostilePickle {
   readonly case: string;
-  readonly hex: VectorFrame;
+  readonly hex: Exclude<VectorFrame, FrameDigest>;
   readonly expect: string;
 }
 
@@ -69,20 +73,20 @@ export function sessionMessages(mode: 'handle' | 'data' | 'pickle'): readonly Se
   return (load(`session-0.5.0-${mode}.json`) as { messages: SessionMessage[] }).messages;
 }
 
-/** The bytes of a frame, or null where the vectors hold only a digest. */
-export function frameBytes(frame: VectorFrame): Buffer | null {
+export function frameBytes(frame: Exclude<VectorFrame, FrameDigest>): Buffer {
   if (typeof frame === 'string') return Buffer.from(frame, 'hex');
-  if (!('$runs' in frame)) return null;
   const runs = frame.$runs.map(([hex, count]) => Buffer.from(hex.repeat(count), 'hex'));
   return Buffer.concat(runs);
 }
 
-/** Every frame in full; frames with a digest only are made again by `remake`. */
+/** Every frame in full; those of which only a digest is kept are made again by `remake`. */
 export function framesInFull(
   frames: readonly VectorFrame[],
-  remake: (frame: { $len: number; $head: string; $tail: string }) => Buffer = () => {
+  remake: (digest: FrameDigest) => Buffer = () => {
     throw new Error('this vector holds only a digest');
   },
 ): Buffer[] {
-  return frames.map((frame) => frameBytes(frame) ?? remake(frame as never));
+  return frames.map((frame) =>
+    typeof frame === 'object' && '$len' in frame ? remake(frame) : frameBytes(frame),
+  );
 }

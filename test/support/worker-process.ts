@@ -6,7 +6,7 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
-import { FakeWorker, removeSegments } from './fake-worker.ts';
+import { FakeWorker, promptOf, removeSegments } from './fake-worker.ts';
 import { deadline } from './waiting.ts';
 
 const REGISTER_DEADLINE_MS = 15_000;
@@ -16,6 +16,8 @@ export interface WorkerProcessOptions {
   readonly instanceId: bigint;
   /** Sends one PING after the registration, as a worker does that got through its warm-up. */
   readonly pings: boolean;
+  /** Stores of four chunks that it then sends without waiting for their replies. */
+  readonly storeCount?: number;
 }
 
 export class WorkerProcess {
@@ -23,8 +25,9 @@ export class WorkerProcess {
   readonly #ended: Promise<unknown>;
   readonly #registered: Promise<unknown>;
 
-  constructor({ url, instanceId, pings }: WorkerProcessOptions) {
-    this.#child = fork(import.meta.filename, [url, String(instanceId), String(pings)]);
+  constructor({ url, instanceId, pings, storeCount = 0 }: WorkerProcessOptions) {
+    const words = [url, instanceId, pings, storeCount].map(String);
+    this.#child = fork(import.meta.filename, words);
     this.#registered = once(this.#child, 'message');
     this.#ended = once(this.#child, 'exit');
   }
@@ -45,12 +48,14 @@ export class WorkerProcess {
   }
 }
 
-async function work([url = '', instanceId = '', pings = '']: readonly string[]): Promise<void> {
+async function work(words: readonly string[]): Promise<void> {
+  const [url = '', instanceId = '', pings = '', storeCount = ''] = words;
   process.on('disconnect', () => process.exit(0));
   const worker = new FakeWorker(url, { instanceId: BigInt(instanceId) });
   process.on('exit', () => worker.close());
   await worker.register();
   if (pings === 'true') await worker.ping();
+  for (let i = 0; i < Number(storeCount); i += 1) void worker.store(promptOf(i, 4));
   process.send?.('registered');
 }
 
