@@ -1,7 +1,7 @@
 /**
  * The composition root: builds the house from the ground up and owns its shutdown.
  *
- *   HTTP (answers "starting") ─ core (WASM) ─ L1 memory ─ device ─ storage ─ engine ─ ZMQ ─ ready
+ *   HTTP ("starting") and ZMQ addresses ─ L1 memory ─ core ─ device ─ storage ─ engine ─ ready
  *
  * Only this file constructs; every part receives what it needs. What was built is closed in the
  * reverse order, also when a later part fails to start, so nothing is left in /dev/shm.
@@ -114,16 +114,15 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
   closers.add(() => http.close(config.shutdownTimeoutMs));
   const counters = config.hasMetrics ? new EventCounters(bus) : null;
   if (config.hasRequestLogs) logRequests(bus, log.child('engine'));
-  const engine = await buildEngine(ground, closers);
   const router = await Router.bind({
     endpoints: config.endpoints,
-    sink: engine.dispatcher,
-    hasher: engine.core.hasher,
     clock,
     log: log.child('wire'),
     bus,
     dialect: config.wireDialect,
   });
+  closers.add(() => router.close({ deadlineMs: 0 }));
+  const engine = await buildEngine(ground, closers);
   const watch = new LoopWatch(router, clock);
   closers.add(() => watch.close());
   const backend = buildBackend(ground, engine, counters, {
@@ -138,7 +137,7 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
       router.close({ deadlineMs: config.shutdownTimeoutMs }),
     ]);
   });
-  router.run();
+  router.run({ sink: engine.dispatcher, hasher: engine.core.hasher });
   http.serve(backend);
   for (const endpoint of router.endpoints) {
     log.info(`LMCache ZMQ cache server is running on ${endpoint}`);

@@ -95,14 +95,15 @@ async function benchEcho(): Promise<void> {
 async function benchDoor(): Promise<void> {
   const router = await Router.bind({
     endpoints: ['tcp://127.0.0.1:0'],
-    sink: { dispatch: (name) => (name === 'PING' ? true : undefined) as never },
-    hasher: openHasher({ chunkSizeTokens: 256, tokenCountMax: 16_384 }),
     clock: systemClock,
     log: silentLogger,
     bus: new EventBus(),
     dialect: 'auto',
   });
-  router.run();
+  router.run({
+    sink: { dispatch: (name) => (name === 'PING' ? true : undefined) as never },
+    hasher: openHasher({ chunkSizeTokens: 256, tokenCountMax: 16_384 }),
+  });
   await inOtherProcess(router.endpoints[0] as string, 'door');
   await router.close();
 }

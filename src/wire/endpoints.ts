@@ -35,7 +35,7 @@ export interface ResolvedEndpoint {
   readonly needsIpv6: boolean;
 }
 
-/** Checks one endpoint and looks its host up. Throws `ERR_CONFIG` with one sentence. */
+/** Checks one endpoint and looks its host up. Throws `ERR_ADDRESS` with one sentence. */
 export async function resolveEndpoint(given: string): Promise<ResolvedEndpoint> {
   if (given.startsWith('ipc://')) {
     await checkIpcPath(given);
@@ -105,7 +105,7 @@ interface BindableSocket {
   readonly lastEndpoint: string | null;
 }
 
-/** Binds and returns the endpoint with its real address and port. Throws `ERR_CONFIG`. */
+/** Binds and returns the endpoint with its real address and port. Throws `ERR_ADDRESS`. */
 export async function bindEndpoint(
   socket: BindableSocket,
   endpoint: ResolvedEndpoint,
@@ -140,5 +140,5 @@ export function isLocal(endpoint: string): boolean {
 }
 
 function config(given: string, problem: string, cause?: unknown): KvdError {
-  return new KvdError('ERR_CONFIG', `endpoint ${given} ${problem}`, { cause });
+  return new KvdError('ERR_ADDRESS', `endpoint ${given} ${problem}`, { cause });
 }

@@ -50,14 +50,18 @@ import {
 
 export interface RouterOptions {
   readonly endpoints: readonly string[];
-  readonly sink: RequestSink;
-  /** The chunk hasher; decoding a key reads its tokens. */
-  readonly hasher: TokenReader;
   readonly clock: Clock;
   readonly log: Logger;
   readonly bus: EventBus;
   readonly limits?: Partial<WireLimits>;
   readonly dialect: 'auto' | DialectName;
+}
+
+/** What stands behind the door. */
+export interface RouterTarget {
+  readonly sink: RequestSink;
+  /** The chunk hasher; decoding a key reads its tokens. */
+  readonly hasher: TokenReader;
 }
 
 /** Pause after an error of `receive`, so that a lasting one cannot occupy the process. */
@@ -75,18 +79,21 @@ interface Pending {
   readonly op: Buffer;
 }
 
+interface Target {
+  readonly sink: RequestSink;
+  readonly reader: PayloadReader;
+}
+
 export class Router {
   /** Endpoints with their real ports. */
   readonly endpoints: readonly string[];
   /** Monotonic milliseconds at which the loop last took a message. */
   lastLoopTurnMs: number;
   readonly #socket: RouterSocket;
-  readonly #sink: RequestSink;
   readonly #clock: Clock;
   readonly #limits: WireLimits;
   readonly #dialects: readonly Dialect[];
   readonly #connections: ConnectionTable;
-  readonly #reader: PayloadReader;
   readonly #outbox: Outbox;
   readonly #journal: WireJournal;
   readonly #probe: LoopProbe;
@@ -102,12 +109,10 @@ export class Router {
     this.endpoints = endpoints;
     this.lastLoopTurnMs = options.clock.preciseMs();
     this.#socket = socket;
-    this.#sink = options.sink;
     this.#clock = options.clock;
     this.#limits = limits;
     this.#dialects = offeredDialects(options.dialect);
     this.#connections = new ConnectionTable(this.#limits.connectionCountMax, this.#dialects);
-    this.#reader = new PayloadReader(options.hasher);
     this.#journal = new WireJournal(options.log, options.bus);
     this.#outbox = new Outbox({
       socket,
@@ -119,16 +124,16 @@ export class Router {
     this.#probe = new LoopProbe(probeEndpoint, dialect as Dialect, options.clock);
   }
 
-  /** Binds every endpoint. Throws `ERR_CONFIG` and leaves nothing open when one cannot be. */
+  /** Binds every endpoint. Throws `ERR_ADDRESS` and leaves nothing open when one cannot be. */
   static async bind(options: RouterOptions): Promise<Router> {
     const limits = { ...DEFAULT_WIRE_LIMITS, ...options.limits };
     const { endpoints, log } = options;
     return new Router(options, limits, await openSocket({ endpoints, limits, log }));
   }
 
-  /** Starts the loop. */
-  run(): void {
-    this.#loop ??= this.#receiveAll();
+  /** Starts the loop. What clients have sent since `bind` has waited in ZMQ. */
+  run({ sink, hasher }: RouterTarget): void {
+    this.#loop ??= this.#receiveAll({ sink, reader: new PayloadReader(hasher) });
   }
 
   /** Sends a NOOP through the loop; milliseconds until its reply. Rejects with `ERR_TIMEOUT`. */
@@ -182,7 +187,7 @@ export class Router {
     return new Promise((resolve) => void this.#clock.after(delayMs, resolve));
   }
 
-  async #receiveAll(): Promise<void> {
+  async #receiveAll(target: Target): Promise<void> {
     let batchCount = 0;
     let batchMs = 0;
     while (!this.#socket.closed) {
@@ -198,7 +203,7 @@ export class Router {
       }
       const startMs = this.#clock.preciseMs();
       this.lastLoopTurnMs = startMs;
-      this.#handle(frames);
+      this.#handle(frames, target);
       batchCount += 1;
       batchMs += this.#clock.preciseMs() - startMs;
       if (batchCount >= BATCH_COUNT_MAX || batchMs >= BATCH_MS_MAX) {
@@ -210,7 +215,7 @@ export class Router {
   }
 
   /** One message from beginning to end. Never throws. */
-  #handle(frames: Buffer[]): void {
+  #handle(frames: Buffer[], { sink, reader }: Target): void {
     const [identity, uid, op] = frames;
     const connection = this.#connections.of(identity as Buffer);
     this.#journal.receivedCount += 1;
@@ -230,12 +235,14 @@ export class Router {
     let request: unknown;
     try {
       this.#admit(frames, connection);
-      request = operation.decodeRequest(frames, FIRST_PAYLOAD, this.#reader);
+      request = operation.decodeRequest(frames, FIRST_PAYLOAD, reader);
     } catch (error) {
       this.#refuseMalformed(pending, operation, toKvdError(error));
       return;
     }
-    this.#dispatch(pending, operation, request);
+    this.#dispatch(pending, operation, () =>
+      sink.dispatch<OperationName>(operation.name, request as never, connection.context),
+    );
   }
 
   /** Refuses a request that is well-formed but too much. */
@@ -263,15 +270,11 @@ export class Router {
     }
   }
 
-  #dispatch(pending: Pending, operation: Operation, request: unknown): void {
+  #dispatch(pending: Pending, operation: Operation, start: () => unknown): void {
     const { connection } = pending;
     let result: unknown;
     try {
-      result = this.#sink.dispatch<OperationName>(
-        operation.name,
-        request as never,
-        connection.context,
-      );
+      result = start();
     } catch (error) {
       this.#refuse(pending, operation, error);
       return;

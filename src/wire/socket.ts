@@ -26,7 +26,7 @@ export interface BoundSocket {
 /** Endpoints inside the process share one name space. */
 let probeEndpointCount = 0;
 
-/** Throws `ERR_CONFIG` and leaves nothing open when one endpoint cannot be bound. */
+/** Throws `ERR_ADDRESS` and leaves nothing open when one endpoint cannot be bound. */
 export async function openSocket({ endpoints, limits, log }: SocketOptions): Promise<BoundSocket> {
   const resolved = [];
   for (const endpoint of endpoints) resolved.push(await resolveEndpoint(endpoint));

@@ -38,6 +38,13 @@ export async function openWireHouse(
   const bus = new EventBus();
   const router = await Router.bind({
     endpoints: options.endpoints ?? ['tcp://127.0.0.1:0'],
+    clock: systemClock,
+    log,
+    bus,
+    dialect: 'auto',
+    ...(options.limits ? { limits: options.limits } : {}),
+  });
+  router.run({
     sink: {
       dispatch(name, request, context) {
         const answer = all[name];
@@ -46,13 +53,7 @@ export async function openWireHouse(
       },
     },
     hasher: openHasher({ chunkSizeTokens: 16, tokenCountMax: 70_000 }),
-    clock: systemClock,
-    log,
-    bus,
-    dialect: 'auto',
-    ...(options.limits ? { limits: options.limits } : {}),
   });
-  router.run();
   const clients: KvdClient[] = [];
   const url = router.endpoints[0] as string;
   return {
