@@ -7,6 +7,7 @@
  */
 import type { TokenSpan } from '../core/chunk-hasher.ts';
 import type { DtypeName, TensorWrapper } from '../device/tensor-wrapper.ts';
+import type { KvdError } from '../errors.ts';
 
 /** Key of a cache request: which tokens of which prompt, for which model and rank. */
 export interface CacheKey {
@@ -84,6 +85,27 @@ export interface EngineDrivenContextRequest {
   readonly usesMla: boolean;
 }
 
+/** One tensor of an inline payload: a strided view of bytes that came with the message. */
+export interface HostTensor {
+  readonly dtype: DtypeName;
+  readonly shape: readonly number[];
+  /** In elements, one per dimension. */
+  readonly stride: readonly number[];
+  /** Of the first element inside `bytes`. Every element that the view reaches lies in `bytes`. */
+  readonly offsetBytes: number;
+  /** Part of the received frame, never copied. */
+  readonly bytes: Uint8Array;
+}
+
+/**
+ * What a COMMIT_STORE carries. Malformed is a value and not an error of the door, because the
+ * engine has to give the pending reservation back before it refuses.
+ */
+export type InlinePayload =
+  | { readonly kind: 'none' }
+  | { readonly kind: 'tensors'; readonly tensors: readonly HostTensor[] }
+  | { readonly kind: 'malformed'; readonly reason: string };
+
 export interface TransferSlot {
   readonly offset: number;
   readonly length: number;
@@ -151,7 +173,7 @@ export interface Operations {
   };
   UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: { request: ById; reply: void };
   PREPARE_STORE: { request: KeyedTransfer; reply: { context: TransferContext } };
-  COMMIT_STORE: { request: KeyedTransfer & { data: Uint8Array }; reply: boolean };
+  COMMIT_STORE: { request: KeyedTransfer & { data: InlinePayload }; reply: boolean };
   PREPARE_RETRIEVE: {
     request: KeyedTransfer;
     reply: { success: boolean; data: Uint8Array; context: TransferContext };
@@ -232,9 +254,22 @@ export interface RequestContext {
   readonly client: ClientTraits;
 }
 
+/**
+ * One request on its way. It is abandoned when its client has been told that it failed: whatever
+ * it still does must not take effect, because the client has gone on without it.
+ */
+export interface Attempt {
+  /** Monotonic; when the request reached the dispatch, before it waited in a lane. */
+  readonly arrivedMs: number;
+  readonly isAbandoned: boolean;
+  /** Runs `listener` at once when the attempt is abandoned while its handler runs. */
+  onAbandon(listener: () => void): void;
+}
+
 export type Handler<N extends OperationName> = (
   request: RequestOf<N>,
   context: RequestContext,
+  attempt: Attempt,
 ) => ReplyOf<N> | Promise<ReplyOf<N>>;
 
 export type HandlerTable = { readonly [N in OperationName]?: Handler<N> };
@@ -245,6 +280,8 @@ export interface EngineModule {
   readonly handlers: HandlerTable;
   /** Keys that this module adds to the top level of `GET /status`. */
   status(): Record<string, unknown>;
+  /** The server begins to shut down: nothing may keep a reply back any more. */
+  beginDrain?(): void;
   close(): Promise<void>;
 }
 
@@ -255,4 +292,14 @@ export interface RequestSink {
     request: RequestOf<N>,
     context: RequestContext,
   ): ReplyOf<N> | Promise<ReplyOf<N>>;
+  /**
+   * The door refuses a request that it has decoded (shutdown, overload). Returns what the client is
+   * to be told, later if it is a promise: not every client can bear every failure.
+   */
+  refuse<N extends OperationName>(
+    name: N,
+    request: RequestOf<N>,
+    context: RequestContext,
+    error: KvdError,
+  ): KvdError | Promise<KvdError>;
 }

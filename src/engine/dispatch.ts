@@ -10,17 +10,18 @@
  *   transfer  FIFO per connection, parallel between connections; registrations are in this lane,
  *             too, so a STORE finds the registration that its connection sent before it
  *
- * A lane that is idle runs a handler at once and in the same call, so the common request costs no
- * promise. A handler that answers with a promise makes its lane busy until the promise settles;
- * later requests of that lane queue up to a bound and are then refused.
+ * How a lane works is in `lanes.ts`.
  *
- * A transfer that does not settle before its deadline is answered by its failure; the late result
- * only leaves a log line.
+ * A transfer that does not settle before its deadline is answered by its failure and abandoned: if
+ * it still waits it never starts, and if it runs its result must not take effect, because the
+ * engine has given the blocks to somebody else by then. A failure whose answer has to wait (`HeldReplyError`) frees its lane at
+ * once and does not keep `drain` waiting.
  */
 import type { Clock } from '../clock.ts';
-import { KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
+import { HeldReplyError, KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
 import type { Logger } from '../observability/log.ts';
 import type {
+  Attempt,
   EngineModule,
   Handler,
   OperationName,
@@ -29,6 +30,7 @@ import type {
   RequestOf,
   RequestSink,
 } from './api.ts';
+import { Lanes } from './lanes.ts';
 
 export type LaneName = 'instant' | 'control' | 'wait' | 'transfer';
 
@@ -79,19 +81,28 @@ const REGISTRATIONS: ReadonlySet<OperationName> = new Set<OperationName>([
   'CB_REGISTER_ROPE_V3',
 ]);
 
-/** Requests that may wait in one lane of one connection. */
-const LANE_QUEUE_MAX = 4096;
+/** See `Attempt` of api.ts. */
+class DispatchedAttempt implements Attempt {
+  readonly arrivedMs: number;
+  #isAbandoned = false;
+  #listener: (() => void) | null = null;
 
-interface Waiting {
-  readonly start: () => unknown;
-  readonly resolve: (value: unknown) => void;
-  readonly reject: (error: unknown) => void;
-}
+  constructor(arrivedMs: number) {
+    this.arrivedMs = arrivedMs;
+  }
 
-/** One FIFO of one connection. Exists only while something runs in it. */
-class Lane {
-  isBusy = false;
-  readonly queue: Waiting[] = [];
+  get isAbandoned(): boolean {
+    return this.#isAbandoned;
+  }
+
+  onAbandon(listener: () => void): void {
+    this.#listener = listener;
+  }
+
+  abandon(): void {
+    this.#isAbandoned = true;
+    this.#listener?.();
+  }
 }
 
 interface OperationCounters {
@@ -105,17 +116,28 @@ export interface DispatcherOptions {
   readonly log: Logger;
   /** A transfer is answered by its failure after this long. */
   readonly transferDeadlineMs: number;
-  /** The error of a RETRIEVE that met its deadline: strict clients must not get a reply. */
-  readonly onRetrieveDeadline: (
-    request: RequestOf<'RETRIEVE'>,
-    context: RequestContext,
-  ) => KvdError;
+  /**
+   * What a client is told when the dispatch itself refuses its request (shutdown, full lane,
+   * deadline): not every client can bear every failure. Absent: the error as it is.
+   */
+  readonly refusals: RefusalTable;
 }
+
+export type RefusalTable = {
+  readonly [N in OperationName]?: (
+    request: RequestOf<N>,
+    context: RequestContext,
+    error: KvdError,
+  ) => KvdError;
+};
+
+/** What the dispatch refuses before a handler has seen it. */
+class DispatchRefusal extends KvdError {}
 
 export class Dispatcher implements RequestSink {
   readonly #options: DispatcherOptions;
   readonly #handlers = new Map<OperationName, Handler<OperationName>>();
-  readonly #lanes = new Map<string, Lane>();
+  readonly #lanes: Lanes;
   readonly #counters = new Map<OperationName, OperationCounters>();
   readonly #failuresByCode = new Map<string, number>();
   #inFlightCount = 0;
@@ -124,6 +146,7 @@ export class Dispatcher implements RequestSink {
 
   constructor(options: DispatcherOptions) {
     this.#options = options;
+    this.#lanes = new Lanes(options.clock);
     for (const module of options.modules) {
       for (const [name, handler] of Object.entries(module.handlers)) {
         this.#register(name as OperationName, handler as Handler<OperationName>, module.name);
@@ -154,23 +177,36 @@ export class Dispatcher implements RequestSink {
     counters.requestCount += 1;
     try {
       if (this.#isDraining) {
-        throw new KvdError('ERR_SHUTTING_DOWN', 'the server is shutting down');
+        throw new DispatchRefusal('ERR_SHUTTING_DOWN', 'the server is shutting down');
       }
       const handler = this.#handlers.get(name) as Handler<N> | undefined;
       if (!handler) throw this.#notEnabled(name);
-      const start = () => handler(request, context);
-      const lane = LANES[name];
-      const result = lane === 'instant' ? start() : this.#enter(lane, context, start);
+      const attempt = new DispatchedAttempt(this.#options.clock.preciseMs());
+      const result = this.#start(name, request, context, attempt, handler);
       if (!(result instanceof Promise)) return result;
-      return this.#track(name, request, context, result);
+      return this.#track(name, request, context, attempt, result);
     } catch (error) {
-      throw this.#countFailure(counters, error);
+      const isOwn = error instanceof DispatchRefusal;
+      const answer = isOwn ? this.#refusal(name, request, context, error) : error;
+      if (answer instanceof HeldReplyError) return this.#fail(counters, answer);
+      throw this.#countFailure(counters, answer);
     }
+  }
+
+  refuse<N extends OperationName>(
+    name: N,
+    request: RequestOf<N>,
+    context: RequestContext,
+    cause: KvdError,
+  ): KvdError | Promise<KvdError> {
+    const error = this.#refusal(name, request, context, cause);
+    return error instanceof HeldReplyError ? error.due : error;
   }
 
   /** Refuses new requests and waits until the accepted ones have settled, or `deadlineMs`. */
   async drain(deadlineMs: number): Promise<void> {
     this.#isDraining = true;
+    for (const module of this.#options.modules) module.beginDrain?.();
     if (this.#inFlightCount === 0) return;
     await new Promise<void>((resolve) => {
       const timer = this.#options.clock.after(deadlineMs, resolve);
@@ -211,63 +247,32 @@ export class Dispatcher implements RequestSink {
     return error;
   }
 
-  #enter<T>(
-    laneName: 'control' | 'wait' | 'transfer',
+  #start<N extends OperationName>(
+    name: N,
+    request: RequestOf<N>,
     context: RequestContext,
-    start: () => T | Promise<T>,
-  ): T | Promise<T> {
-    const isWait = laneName === 'wait';
-    const id = `${laneName === 'transfer' ? 't' : 'c'}${context.connectionId}`;
-    const lane = this.#lanes.get(id);
-    if (!lane?.isBusy) {
-      const result = start();
-      if (result instanceof Promise && !isWait) this.#occupy(id, lane ?? new Lane(), result);
-      return result;
+    attempt: DispatchedAttempt,
+    handler: Handler<N>,
+  ): ReplyOf<N> | Promise<ReplyOf<N>> {
+    const lane = LANES[name];
+    if (lane === 'instant') return handler(request, context, attempt);
+    const laneId = `${lane === 'transfer' ? 't' : 'c'}${context.connectionId}`;
+    const sizeBytes = 'key' in request ? request.key.tokens.bytes.byteLength : 0;
+    if (!this.#lanes.hasRoom(laneId, sizeBytes)) {
+      throw new DispatchRefusal('ERR_OVERLOADED', 'too many requests of this connection wait');
     }
-    if (lane.queue.length >= LANE_QUEUE_MAX) {
-      throw new KvdError(
-        'ERR_OVERLOADED',
-        `${LANE_QUEUE_MAX} requests of this connection wait already`,
-      );
-    }
-    // A waiting request must not make the lane busy: it settles by itself, the lane goes on.
-    return new Promise<T>((resolve, reject) => {
-      const run = isWait ? () => void Promise.resolve(start()).then(resolve, reject) : start;
-      lane.queue.push({ start: run, resolve: isWait ? () => {} : (resolve as never), reject });
-    });
-  }
-
-  #occupy(id: string, lane: Lane, running: Promise<unknown>): void {
-    lane.isBusy = true;
-    this.#lanes.set(id, lane);
-    const next = () => this.#advance(id, lane);
-    running.then(next, next);
-  }
-
-  /** Runs what waits in a lane until something there takes time again. */
-  #advance(id: string, lane: Lane): void {
-    lane.isBusy = false;
-    for (let waiting = lane.queue.shift(); waiting; waiting = lane.queue.shift()) {
-      let result: unknown;
-      try {
-        result = waiting.start();
-      } catch (error) {
-        waiting.reject(error);
-        continue;
-      }
-      waiting.resolve(result);
-      if (result instanceof Promise) {
-        this.#occupy(id, lane, result);
-        return;
-      }
-    }
-    this.#lanes.delete(id);
+    const start = () => {
+      if (attempt.isAbandoned) throw new KvdError('ERR_TIMEOUT', `${name} waited too long`);
+      return handler(request, context, attempt);
+    };
+    return this.#lanes.enter({ laneId, start, sizeBytes, isDetached: lane === 'wait' });
   }
 
   #track<N extends OperationName>(
     name: N,
     request: RequestOf<N>,
     context: RequestContext,
+    attempt: DispatchedAttempt,
     running: Promise<ReplyOf<N>>,
   ): Promise<ReplyOf<N>> {
     this.#inFlightCount += 1;
@@ -277,28 +282,41 @@ export class Dispatcher implements RequestSink {
     };
     running.then(settled, settled);
     const answer =
-      LANES[name] === 'transfer' ? this.#withDeadline(name, request, context, running) : running;
-    return answer.catch((error) => {
-      throw this.#countFailure(this.#countersOf(name), error);
-    });
+      LANES[name] === 'transfer'
+        ? this.#withDeadline(name, request, context, attempt, running)
+        : running;
+    return answer.catch((error) => this.#fail(this.#countersOf(name), error));
+  }
+
+  /** Rejects with the error, or with the one that a held reply ends in. */
+  async #fail(counters: OperationCounters, error: unknown): Promise<never> {
+    throw this.#countFailure(counters, error instanceof HeldReplyError ? await error.due : error);
+  }
+
+  #refusal<N extends OperationName>(
+    name: N,
+    request: RequestOf<N>,
+    context: RequestContext,
+    error: KvdError,
+  ): KvdError {
+    return this.#options.refusals[name]?.(request, context, error) ?? error;
   }
 
   #withDeadline<N extends OperationName>(
     name: N,
     request: RequestOf<N>,
     context: RequestContext,
+    attempt: DispatchedAttempt,
     running: Promise<ReplyOf<N>>,
   ): Promise<ReplyOf<N>> {
-    const { clock, log, transferDeadlineMs, onRetrieveDeadline } = this.#options;
+    const { clock, log, transferDeadlineMs } = this.#options;
     return new Promise((resolve, reject) => {
       let isLate = false;
       const timer = clock.after(transferDeadlineMs, () => {
         isLate = true;
-        reject(
-          name === 'RETRIEVE'
-            ? onRetrieveDeadline(request as RequestOf<'RETRIEVE'>, context)
-            : new KvdError('ERR_TIMEOUT', deadlineMessage(name, transferDeadlineMs)),
-        );
+        attempt.abandon();
+        const error = new KvdError('ERR_TIMEOUT', deadlineMessage(name, transferDeadlineMs));
+        reject(this.#refusal(name, request, context, error));
       });
       running.then(resolve, reject).finally(() => {
         timer.cancel();

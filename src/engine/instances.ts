@@ -15,6 +15,10 @@
  * register again. So an unknown id gets false once. Ids below 2^22 are process ids (SGLang), whose
  * clients cannot register again: they get false for as long as they are unknown. A RETRIEVE that
  * strict mode left without an answer owes its worker one false, too (spec engine 9.3).
+ *
+ * Two kinds of workers share the table: those whose memory the server maps (`kv-cache`), and those
+ * that move their bytes themselves (`engine-driven`), of which nothing is mapped. An id belongs to
+ * one of them; registering it as the other kind replaces it.
  */
 import { assert } from '../assert.ts';
 import type { Clock, Timer } from '../clock.ts';
@@ -24,7 +28,7 @@ import { KvdError } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { EngineType, InstanceId } from './api.ts';
-import { LayoutRegistry, type RegisteredLayout } from './layout-registry.ts';
+import { LayoutRegistry, type ObjectLayout, type RegisteredLayout } from './layout-registry.ts';
 import { countLayers, describeKvLayout, type KvLayout } from './transfer/kv-layout.ts';
 
 /** Linux process ids end below this; the random 63-bit ids of vLLM begin above it. */
@@ -36,16 +40,30 @@ export const INSTANCE_COUNT_MAX = 1024;
 /** Ids remembered only to answer PINGs; a forgotten one gets one false more than needed. */
 const PING_ID_COUNT_MAX = 4096;
 
-export interface Instance {
+interface Identity {
   readonly instanceId: InstanceId;
   readonly modelName: string;
   readonly worldSize: number;
   readonly engineType: EngineType;
+}
+
+export interface KvCacheInstance extends Identity {
+  readonly kind: 'kv-cache';
   /** Where its memory is, as the worker said; compared when it registers again. */
   readonly wrappers: readonly TensorWrapper[];
   readonly layout: KvLayout;
   readonly handle: DeviceInstance;
 }
+
+export interface EngineDrivenInstance extends Identity {
+  readonly kind: 'engine-driven';
+  readonly layout: ObjectLayout;
+  readonly layerCount: number;
+  /** Tokens per block of the engine, as it said. */
+  readonly blockSize: number;
+}
+
+export type Instance = KvCacheInstance | EngineDrivenInstance;
 
 export type DropReason = 'unregistered' | 'reaped' | 'replaced' | 'dropped' | 'shutdown';
 
@@ -62,9 +80,13 @@ export interface InstanceRegistryOptions {
 interface Entry {
   readonly instance: Instance;
   lastSeenMs: number;
-  hasLivenessSignal: boolean;
+  /** Null before the first PING. */
+  lastPingMs: number | null;
+  /** When a PING was answered with false: the worker then gave up what it waited for. */
+  lastFalseMs: number;
 }
 
+type DropListener = (instance: Instance, reason: DropReason) => void;
 type LastInstanceListener = (modelName: string, worldSize: number) => void;
 
 export class InstanceRegistry {
@@ -72,11 +94,14 @@ export class InstanceRegistry {
   readonly #layouts = new LayoutRegistry();
   readonly #entries = new Map<InstanceId, Entry>();
   readonly #closings = new Set<Promise<void>>();
+  readonly #dropListeners: DropListener[] = [];
   readonly #lastInstanceListeners: LastInstanceListener[] = [];
   /** Unknown ids that have got their false. Both sets are in order of insertion. */
   readonly #warnedIds = new Set<InstanceId>();
   /** Ids whose next PING must be false. */
   readonly #owedFalseIds = new Set<InstanceId>();
+  /** What waits until an id has been told false. */
+  readonly #falseWaiters = new Map<InstanceId, Set<() => void>>();
   readonly #reapTimer: Timer | null;
 
   constructor(options: InstanceRegistryOptions) {
@@ -84,6 +109,11 @@ export class InstanceRegistry {
     const timeoutMs = options.reapTimeoutSeconds * 1000;
     this.#reapTimer =
       timeoutMs > 0 ? options.clock.every(timeoutMs / 4, () => this.reapSilent()) : null;
+  }
+
+  /** Runs when an instance has become unknown, before its memory is unmapped. */
+  onDrop(listener: DropListener): void {
+    this.#dropListeners.push(listener);
   }
 
   /** Runs when the last worker of a (model, world size) is gone. */
@@ -100,8 +130,25 @@ export class InstanceRegistry {
     return this.#closings.size;
   }
 
-  lookup(instanceId: InstanceId): Instance | undefined {
-    return this.#entries.get(instanceId)?.instance;
+  lookup(instanceId: InstanceId): KvCacheInstance | undefined {
+    const instance = this.#entries.get(instanceId)?.instance;
+    return instance?.kind === 'kv-cache' ? instance : undefined;
+  }
+
+  lookupEngineDriven(instanceId: InstanceId): EngineDrivenInstance | undefined {
+    const instance = this.#entries.get(instanceId)?.instance;
+    return instance?.kind === 'engine-driven' ? instance : undefined;
+  }
+
+  /** True when a PING of this worker came less than `withinMs` ago. */
+  isPinging(instanceId: InstanceId, withinMs: number): boolean {
+    const lastPingMs = this.#entries.get(instanceId)?.lastPingMs ?? null;
+    return lastPingMs !== null && this.#options.clock.nowMs() - lastPingMs < withinMs;
+  }
+
+  /** True when a PING of this worker was answered with false at `sinceMs` or later. */
+  isToldFalse(instanceId: InstanceId, sinceMs: number): boolean {
+    return (this.#entries.get(instanceId)?.lastFalseMs ?? Number.NEGATIVE_INFINITY) >= sinceMs;
   }
 
   findLayout(modelName: string, worldSize: number): RegisteredLayout | undefined {
@@ -125,16 +172,18 @@ export class InstanceRegistry {
     const { instanceId, modelName } = instance;
     this.checkRoom(instanceId);
     const earlier = this.#entries.get(instanceId)?.instance;
-    assert(earlier?.handle !== instance.handle, 'an instance may not replace itself');
+    assert(earlier !== instance, 'an instance may not replace itself');
     // The new layout is counted first: a replaced worker is no reason to give up its model's locks.
     this.#layouts.register(instance);
     this.#entries.set(instanceId, {
       instance,
       lastSeenMs: this.#options.clock.nowMs(),
-      hasLivenessSignal: false,
+      lastPingMs: null,
+      lastFalseMs: Number.NEGATIVE_INFINITY,
     });
     this.#warnedIds.delete(instanceId);
-    const layerCount = countLayers(instance.layout);
+    const layerCount =
+      instance.kind === 'kv-cache' ? countLayers(instance.layout) : instance.layerCount;
     this.#options.bus.publish('instance.registered', { instanceId, modelName, layerCount });
     if (earlier) await this.#release(earlier, 'replaced');
   }
@@ -147,11 +196,23 @@ export class InstanceRegistry {
 
   /** The answer to a PING with this id. */
   ping(instanceId: InstanceId): boolean {
+    const answer = this.#answerPing(instanceId);
+    if (!answer) {
+      for (const waiter of this.#falseWaiters.get(instanceId) ?? []) waiter();
+      this.#falseWaiters.delete(instanceId);
+    }
+    return answer;
+  }
+
+  #answerPing(instanceId: InstanceId): boolean {
     const entry = this.#entries.get(instanceId);
     if (entry) {
-      entry.lastSeenMs = this.#options.clock.nowMs();
-      entry.hasLivenessSignal = true;
-      return !this.#owedFalseIds.delete(instanceId);
+      const nowMs = this.#options.clock.nowMs();
+      entry.lastSeenMs = nowMs;
+      entry.lastPingMs = nowMs;
+      if (!this.#owedFalseIds.delete(instanceId)) return true;
+      entry.lastFalseMs = this.#options.clock.preciseMs();
+      return false;
     }
     if (instanceId < PROCESS_ID_BOUND) return false;
     const isOwedFalse = this.#owedFalseIds.delete(instanceId);
@@ -166,12 +227,33 @@ export class InstanceRegistry {
   }
 
   /**
-   * Forgets the instance at once and resolves when its memory is unmapped. False when the id is
-   * unknown.
+   * As `oweFalsePing`, and runs `listener` when the false has been given, unless the returned
+   * function is called before.
    */
-  async drop(instanceId: InstanceId, reason: DropReason): Promise<boolean> {
+  oweFalsePingAndWait(instanceId: InstanceId, listener: () => void): () => void {
+    this.oweFalsePing(instanceId);
+    const waiters = this.#falseWaiters.get(instanceId) ?? new Set();
+    this.#falseWaiters.set(instanceId, waiters);
+    waiters.add(listener);
+    return () => {
+      waiters.delete(listener);
+      if (waiters.size === 0 && this.#falseWaiters.get(instanceId) === waiters) {
+        this.#falseWaiters.delete(instanceId);
+      }
+    };
+  }
+
+  /**
+   * Forgets the instance at once and resolves when its memory is unmapped. False when the id is
+   * unknown, or of another kind than asked for.
+   */
+  async drop(
+    instanceId: InstanceId,
+    reason: DropReason,
+    kind?: Instance['kind'],
+  ): Promise<boolean> {
     const entry = this.#entries.get(instanceId);
-    if (!entry) return false;
+    if (!entry || (kind && entry.instance.kind !== kind)) return false;
     this.#entries.delete(instanceId);
     await this.#release(entry.instance, reason);
     return true;
@@ -182,7 +264,8 @@ export class InstanceRegistry {
     const { clock, log, reapTimeoutSeconds, registrationGraceSeconds } = this.#options;
     const nowMs = clock.nowMs();
     for (const [instanceId, entry] of this.#entries) {
-      const limitSeconds = entry.hasLivenessSignal ? reapTimeoutSeconds : registrationGraceSeconds;
+      const limitSeconds =
+        entry.lastPingMs === null ? registrationGraceSeconds : reapTimeoutSeconds;
       const silentMs = nowMs - entry.lastSeenMs;
       if (silentMs <= limitSeconds * 1000) continue;
       log.warn(`Instance ${instanceId} was silent for ${silentMs / 1000} s and is dropped`);
@@ -204,14 +287,34 @@ export class InstanceRegistry {
   /** `registered_gpu_ids` and `cache_context_meta` of `GET /status` (spec http 7.1). */
   contextStatus(): Record<string, unknown> {
     const meta: Record<string, unknown> = {};
+    const ids: InstanceId[] = [];
     for (const [instanceId, { instance }] of this.#entries) {
+      if (instance.kind !== 'kv-cache') continue;
+      ids.push(instanceId);
       meta[String(instanceId)] = {
         model_name: instance.modelName,
         world_size: instance.worldSize,
         kv_cache_layout: describeKvLayout(instance.layout),
       };
     }
-    return { registered_gpu_ids: [...this.#entries.keys()], cache_context_meta: meta };
+    return { registered_gpu_ids: ids, cache_context_meta: meta };
+  }
+
+  /** The same for workers that copy themselves. */
+  engineDrivenStatus(): Record<string, unknown> {
+    const meta: Record<string, unknown> = {};
+    const ids: InstanceId[] = [];
+    for (const [instanceId, { instance }] of this.#entries) {
+      if (instance.kind !== 'engine-driven') continue;
+      ids.push(instanceId);
+      meta[String(instanceId)] = {
+        model_name: instance.modelName,
+        world_size: instance.worldSize,
+        block_size: instance.blockSize,
+        use_mla: instance.layout.isMla,
+      };
+    }
+    return { registered_non_cuda_instance_ids: ids, non_cuda_context_meta: meta };
   }
 
   /** Stops the reaper, drops all instances and waits until their memory is unmapped. */
@@ -229,17 +332,19 @@ export class InstanceRegistry {
     });
     this.#closings.add(closing);
     this.#options.bus.publish('instance.dropped', { instanceId, reason });
+    for (const listener of this.#dropListeners) listener(instance, reason);
     if (this.#layouts.unregister(instance)) {
       for (const listener of this.#lastInstanceListeners) listener(modelName, worldSize);
     }
     return closing;
   }
 
-  async #unmap({ instanceId, handle }: Instance): Promise<void> {
+  async #unmap(instance: Instance): Promise<void> {
+    if (instance.kind !== 'kv-cache') return;
     try {
-      await handle.close();
+      await instance.handle.close();
     } catch (error) {
-      this.#options.log.error(`Instance ${instanceId}: its memory stays mapped: ${error}`);
+      this.#options.log.error(`Instance ${instance.instanceId}: its memory stays mapped: ${error}`);
     }
   }
 }

@@ -18,14 +18,13 @@ import { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import type { CacheKey, EngineModule, HandlerTable, RequestContext, RequestOf } from './api.ts';
 import type { InstanceRegistry } from './instances.ts';
-import type { LookupShare, SessionTable } from './session.ts';
+import type { LookupShare } from './lookup-share.ts';
+import type { SessionTable } from './session.ts';
 
 /** WAIT_PREFETCH_STATUS: the longest wait a client may ask for (spec wire 12.10). */
 const WAIT_SECONDS_MAX = 600;
 /** Readers beyond this are clamped, as in the reference (1 + 127 extra). */
 const READER_COUNT_MAX = 128;
-
-const NO_HASHES: ChunkHashes = { bytes: new Uint8Array(0), count: 0, hashSizeBytes: 32 };
 
 export interface LookupModuleOptions {
   readonly storage: StorageManager;
@@ -59,6 +58,7 @@ export class LookupModule implements EngineModule {
     return {
       active_sessions: sessions.sessionCount,
       active_prefetch_jobs: sessions.countOpenJobs(),
+      session_bytes: sessions.sizeBytes,
       session_overflow_count: sessions.overflowCount,
     };
   }
@@ -69,66 +69,66 @@ export class LookupModule implements EngineModule {
 
   #lookup(request: RequestOf<'LOOKUP'>, context: RequestContext): void | Promise<void> {
     const { key } = request;
-    const { instances, hasher } = this.#options;
-    const layout = instances.findLayout(key.modelName, key.worldSize);
-    if (!layout || !isSensibleRange(key)) return this.#addEmptyJob(key, context);
-    const readerCount = countReaders(key, request.tpSize, layout.isVllmMla);
-    const submit = (hashes: ChunkHashes) => this.#submit(key, hashes, readerCount, context);
-    const hashes = hasher.hashPrompt(key.tokens);
-    return hashes instanceof Promise ? hashes.then(submit) : submit(hashes);
+    try {
+      if (!this.#isServable(key)) {
+        this.#addEmptyJob(key, context);
+        return;
+      }
+      const hashes = this.#options.hasher.hashPrompt(key.tokens);
+      if (!(hashes instanceof Promise)) {
+        this.#submit(request, hashes, context);
+        return;
+      }
+      return hashes.then((late) => this.#submit(request, late, context));
+    } catch (error) {
+      // Whatever an earlier lookup of this id has found is not the answer to this one.
+      this.#addEmptyJob(key, context);
+      throw error;
+    }
   }
 
-  #submit(key: CacheKey, hashes: ChunkHashes, readerCount: number, context: RequestContext): void {
-    const { storage, sessions, log } = this.#options;
+  #isServable(key: CacheKey): boolean {
+    const layout = this.#options.instances.findLayout(key.modelName, key.worldSize);
+    return layout !== undefined && isSensibleRange(key);
+  }
+
+  /** Looks the model up again: its last worker may have left while a long prompt was hashed. */
+  #submit(request: RequestOf<'LOOKUP'>, hashes: ChunkHashes, context: RequestContext): void {
+    const { key, tpSize } = request;
+    const { storage, sessions, instances, log } = this.#options;
+    const layout = instances.findLayout(key.modelName, key.worldSize);
     if (hashes.count === 0) {
       log.limited(
         'info',
         'short-prompt',
         `LOOKUP of ${key.tokens.count} tokens is shorter than one chunk; nothing is cached`,
       );
+    }
+    if (!layout || hashes.count === 0) {
       this.#addEmptyJob(key, context);
       return;
     }
-    const namespaceIds = this.#namespacesOf(key);
-    const keys = { hashes, firstChunk: 0, chunkCount: hashes.count, namespaceIds };
+    const readerCount = countReaders(key, tpSize, layout.isVllmMla);
+    const ranks = ranksOf(key);
+    const chunkCount = hashes.count;
+    const namespaceIds = this.#namespacesOf(key, ranks);
+    const keys = { hashes, firstChunk: 0, chunkCount, namespaceIds };
     const task = storage.submitPrefetch(keys, readerCount);
-    const { connectionId } = context;
-    const { modelName, worldSize } = key;
-    sessions.addLookup(
-      key.requestId,
-      { connectionId, modelName, worldSize, hashes, namespaceIds, readerCount },
-      task,
-    );
+    const scope = { ...scopeOf(key, context), chunkCount, ranks, readerCount };
+    sessions.addLookup(key.requestId, { scope, hashes, task });
   }
 
   #addEmptyJob(key: CacheKey, context: RequestContext): void {
     const task = new PrefetchTask();
     task.complete({ slots: new Uint32Array(0), chunkCount: 0 });
-    const { modelName, worldSize } = key;
-    const scope = {
-      connectionId: context.connectionId,
-      modelName,
-      worldSize,
-      hashes: NO_HASHES,
-      namespaceIds: [0],
-      readerCount: 1,
-    };
-    this.#options.sessions.addLookup(key.requestId, scope, task);
+    const scope = { ...scopeOf(key, context), chunkCount: 0, ranks: [], readerCount: 1 };
+    this.#options.sessions.addLookup(key.requestId, { scope, hashes: null, task });
   }
 
-  #namespacesOf(key: CacheKey): number[] {
+  #namespacesOf(key: CacheKey, ranks: readonly number[]): number[] {
     const { modelName, worldSize, cacheSalt } = key;
-    const ranks =
-      key.workerId === null ? Array.from({ length: worldSize }, (_, r) => r) : [key.workerId];
-    return ranks.map((workerId) =>
-      this.#options.storage.internNamespace({
-        modelName,
-        worldSize,
-        workerId,
-        objectGroupId: 0,
-        cacheSalt,
-      }),
-    );
+    const namespace = { modelName, worldSize, objectGroupId: 0, cacheSalt };
+    return ranks.map((workerId) => this.#options.storage.findNamespace({ ...namespace, workerId }));
   }
 
   #query(requestId: string, context: RequestContext): number | null {
@@ -147,7 +147,7 @@ export class LookupModule implements EngineModule {
       bus.publish('mp.lookup.end', {
         requestId,
         modelName: share.scope.modelName,
-        requestedTokens: share.scope.hashes.count * hasher.chunkSizeTokens,
+        requestedTokens: share.scope.chunkCount * hasher.chunkSizeTokens,
         hitTokens: chunkCount * hasher.chunkSizeTokens,
       });
     }
@@ -167,8 +167,14 @@ export class LookupModule implements EngineModule {
     if (share.hitChunkCount !== null) return this.#deliver(requestId, share);
     const waitMs = Math.min(Math.max(timeoutSeconds, 0), WAIT_SECONDS_MAX) * 1000;
     return new Promise((resolve) => {
-      const timer = this.#options.clock.after(waitMs, () => resolve(null));
+      let isOver = false;
+      const timer = this.#options.clock.after(waitMs, () => {
+        isOver = true;
+        resolve(null);
+      });
       share.task.onDone(() => {
+        // After a timeout the result waits for the next query.
+        if (isOver) return;
         timer.cancel();
         resolve(this.#deliver(requestId, share));
       });
@@ -190,6 +196,16 @@ export class LookupModule implements EngineModule {
     const rank = key.workerId;
     sessions.freeHolds(key.requestId, context.connectionId, { startChunk, endChunk, rank });
   }
+}
+
+function ranksOf(key: CacheKey): number[] {
+  if (key.workerId !== null) return [key.workerId];
+  return Array.from({ length: key.worldSize }, (_, rank) => rank);
+}
+
+function scopeOf(key: CacheKey, context: RequestContext) {
+  const { modelName, worldSize, cacheSalt } = key;
+  return { connectionId: context.connectionId, modelName, worldSize, cacheSalt };
 }
 
 function isSensibleRange(key: CacheKey): boolean {

@@ -14,79 +14,62 @@
  * Shares and lookup jobs belong to a connection; another connection's are only used when a request
  * has none of its own (a vLLM worker retrieves what its scheduler looked up).
  *
- * A session ends by END_SESSION, after its idle TTL, or when the table is at its bound and it is
- * the least recently used (spec engine 1.3, 9.2, 9.3; field lessons 1.2 to 1.4, 11.1).
+ * A session ends by END_SESSION, after its idle TTL, or when the table is at one of its bounds
+ * (sessions, bytes) and it is the least recently used. Only a LOOKUP, a FREE or a transfer is a use:
+ * polling for a result keeps nothing alive. Work over many sessions runs in slices of the event loop
+ * (spec engine 1.3, 9.2, 9.3; field lessons 1.2 to 1.4, 11.1).
  */
 import type { Clock, Timer } from '../clock.ts';
 import type { ChunkHashes } from '../core/chunk-hasher.ts';
+import type { NamespaceKey } from '../core/namespaces.ts';
 import { NO_SLOT } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
+import { type LookupScope, LookupShare, type ReleaseRange } from './lookup-share.ts';
 
-/** Bounds the memory of clients that never end their requests: about 100 MB at 128k tokens each. */
 const SESSION_COUNT_MAX = 65_536;
+/** Hashes, slots and reader counts of all sessions: 10,000 sessions of 128k tokens. */
+const SESSION_BYTES_MAX = 256 * 1024 * 1024;
+/** The ranks of the largest tensor-parallel group look up under one id, each on its connection. */
+const SHARE_COUNT_MAX = 128;
 const SWEEP_INTERVAL_MS = 5_000;
-/** Ended sessions per sweep: releasing 512 chunks of 8 ranks takes about 0.5 ms. */
-const SWEEP_BUDGET = 256;
+/** One slice of a walk over the sessions: a request must not wait longer behind it. */
+const SLICE_MS = 2;
+const SLICE_PAUSE_MS = 1;
 
-/** What a LOOKUP asked for; fixed for the life of its job and share. */
-export interface LookupScope {
-  readonly connectionId: number;
-  readonly modelName: string;
-  readonly worldSize: number;
+/** Chunks whose place in the eviction order the end of the session renews. */
+interface Touched {
   readonly hashes: ChunkHashes;
-  readonly namespaceIds: readonly number[];
-  /** Readers per object. */
-  readonly readerCount: number;
-}
-
-interface PendingFree {
-  readonly startChunk: number;
-  readonly endChunk: number;
-  readonly rank: number | null;
-}
-
-/** One LOOKUP: its job, and once the job is done the holds that it left. */
-export class LookupShare {
   readonly scope: LookupScope;
-  readonly task: PrefetchTask;
-  isConsumed = false;
-  isReleased = false;
-  /** Held slots, chunk-major and rank-minor, and the readers that each still has. */
-  slots: Uint32Array = new Uint32Array(0);
-  remaining: Uint8Array = new Uint8Array(0);
-  /** FREE requests that came before the result. */
-  readonly pendingFrees: PendingFree[] = [];
-
-  constructor(scope: LookupScope, task: PrefetchTask) {
-    this.scope = scope;
-    this.task = task;
-  }
-
-  /** Whole chunks that were readable when the job ended; null while it runs. */
-  get hitChunkCount(): number | null {
-    return this.task.result?.chunkCount ?? null;
-  }
+  chunkCount: number;
 }
 
 export interface Session {
   readonly requestId: string;
   lastUsedMs: number;
+  sizeBytes: number;
   /** Live shares, oldest first: at most one per connection. */
   shares: LookupShare[];
-  /** Longest run of chunk hashes that this request named, for the recency touch at its end. */
-  touched: { hashes: ChunkHashes; namespaceIds: readonly number[] } | null;
+  touched: Touched | null;
 }
 
 /** The part of the storage room that a ledger needs. */
-export type HoldKeeper = Pick<StorageManager, 'releaseHolds' | 'touch'>;
+export type HoldKeeper = Pick<StorageManager, 'releaseHolds' | 'touch' | 'findNamespace'>;
 
 export interface SessionTableOptions {
   readonly storage: HoldKeeper;
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly idleTtlMs: number;
+}
+
+/** A walk over all sessions, in slices. */
+interface Walk {
+  readonly visit: (session: Session) => 'next' | 'stop';
+  readonly sessions: Iterator<Session>;
+  /** Sessions that are used meanwhile move behind; they are not visited again. */
+  remainingCount: number;
 }
 
 export class SessionTable {
@@ -97,7 +80,10 @@ export class SessionTable {
   readonly #sweepTimer: Timer;
   /** In order of last use: `#use` moves a session to the end. */
   readonly #sessions = new Map<string, Session>();
-  /** Sessions dropped because the table was at its bound. */
+  readonly #walks: Walk[] = [];
+  #walkTimer: Timer | null = null;
+  #sizeBytes = 0;
+  /** Sessions dropped because the table was at a bound. */
   overflowCount = 0;
 
   constructor(options: SessionTableOptions) {
@@ -112,6 +98,11 @@ export class SessionTable {
     return this.#sessions.size;
   }
 
+  /** Memory of all sessions, as far as clients decide it. */
+  get sizeBytes(): number {
+    return this.#sizeBytes;
+  }
+
   /** Jobs whose result nobody has taken yet. O(sessions): for `/status` only. */
   countOpenJobs(): number {
     let count = 0;
@@ -122,20 +113,33 @@ export class SessionTable {
   }
 
   /** Adds a lookup to its session and ends the earlier one of the same connection. */
-  addLookup(requestId: string, scope: LookupScope, task: PrefetchTask): LookupShare {
-    const session = this.#use(requestId, true) as Session;
+  addLookup(
+    requestId: string,
+    lookup: { scope: LookupScope; hashes: ChunkHashes | null; task: PrefetchTask },
+  ): LookupShare {
+    const { scope, hashes, task } = lookup;
+    const session = this.#use(requestId);
     const earlier = session.shares.find((s) => s.scope.connectionId === scope.connectionId);
     if (earlier) this.#dropShare(session, earlier);
-    const share = new LookupShare(scope, task);
+    if (session.shares.length >= SHARE_COUNT_MAX) {
+      this.#dropShare(session, session.shares[0] as LookupShare);
+    }
+    const share = new LookupShare(scope, task, this.#storage);
     session.shares.push(share);
-    session.touched = { hashes: scope.hashes, namespaceIds: scope.namespaceIds };
-    task.onDone(({ slots }) => this.#settle(share, slots, scope.readerCount));
+    if (hashes) session.touched = { hashes, scope, chunkCount: 0 };
+    task.onDone(({ slots, chunkCount }) => {
+      share.settle(slots);
+      if (session.touched?.scope === scope) session.touched.chunkCount = chunkCount;
+      this.#weigh(session);
+    });
+    this.#weigh(session);
+    this.#keepBounds();
     return share;
   }
 
   /** The lookup whose result a query of this connection means; undefined = unknown or taken. */
   findLookup(requestId: string, connectionId: number): LookupShare | undefined {
-    const session = this.#use(requestId, false);
+    const session = this.#sessions.get(requestId);
     if (!session) return undefined;
     const own = session.shares.find((s) => s.scope.connectionId === connectionId);
     const share = own ?? session.shares.findLast((s) => !s.isConsumed);
@@ -146,156 +150,154 @@ export class SessionTable {
   consumeResult(requestId: string, share: LookupShare): void {
     share.isConsumed = true;
     const session = this.#sessions.get(requestId);
-    if (!session || share.slots.length > 0 || session.shares.length > 1) return;
-    if (share.scope.hashes.count === 0) this.#sessions.delete(requestId);
+    const isEmpty = share.scope.chunkCount === 0 && session?.shares.length === 1;
+    if (session && isEmpty && !session.touched) this.#forget(session);
   }
 
   /** Remembers which chunks a transfer named, for the recency touch at the end of the session. */
   recordTransfer(requestId: string, hashes: ChunkHashes): void {
-    const session = this.#use(requestId, true) as Session;
-    if (session.touched && hashes.count > session.touched.hashes.count) {
-      session.touched = { ...session.touched, hashes };
+    const session = this.#use(requestId);
+    const { touched } = session;
+    if (touched && hashes.count >= touched.chunkCount) {
+      session.touched = { ...touched, hashes, chunkCount: hashes.count };
+      this.#weigh(session);
     }
+    this.#keepBounds();
   }
 
   /** Releases one reader per slot from the request's shares, the own connection's first. */
   consumeHolds(requestId: string, connectionId: number, slots: Uint32Array): void {
-    const session = this.#use(requestId, false);
-    if (!session || session.shares.length === 0) return;
+    if (!this.#sessions.has(requestId)) return;
+    const session = this.#use(requestId);
+    if (session.shares.length === 0) return;
     const wanted = new Set(slots);
     wanted.delete(NO_SLOT);
-    const released: number[] = [];
-    for (const share of ownFirst(session.shares, connectionId)) {
-      for (let i = 0; i < share.slots.length && wanted.size > 0; i += 1) {
-        const slot = share.slots[i] as number;
-        if ((share.remaining[i] as number) > 0 && wanted.delete(slot)) {
-          share.remaining[i] = (share.remaining[i] as number) - 1;
-          released.push(slot);
-        }
-      }
-    }
-    this.#storage.releaseHolds(Uint32Array.from(released), 1);
+    for (const share of ownFirst(session.shares, connectionId)) share.consume(wanted);
   }
 
   /**
-   * FREE_LOOKUP_LOCKS: releases all readers of the chunks `[startChunk, endChunk)`, of one rank or
-   * of all. The lookup's own salt and model count, not those of the FREE.
+   * FREE_LOOKUP_LOCKS: releases all readers of the chunks of a range, of one rank or of all. The
+   * lookup's own salt and model count, not those of the FREE.
    */
-  freeHolds(
-    requestId: string,
-    connectionId: number,
-    range: { startChunk: number; endChunk: number; rank: number | null },
-  ): void {
-    const session = this.#use(requestId, false);
-    const share = session && ownFirst(session.shares, connectionId)[0];
-    if (!share) return;
-    if (share.task.result === null) share.pendingFrees.push(range);
-    else this.#releaseRange(share, range);
+  freeHolds(requestId: string, connectionId: number, range: ReleaseRange): void {
+    if (!this.#sessions.has(requestId)) return;
+    const [share] = ownFirst(this.#use(requestId).shares, connectionId);
+    share?.release(range);
   }
 
   /** END_SESSION. Returns false when the request id is unknown. */
   end(requestId: string): boolean {
     const session = this.#sessions.get(requestId);
     if (!session) return false;
-    this.#sessions.delete(requestId);
-    this.#release(session);
-    if (session.touched && session.touched.hashes.count > 0) {
-      const { hashes, namespaceIds } = session.touched;
-      this.#storage.touch({ hashes, firstChunk: 0, chunkCount: hashes.count, namespaceIds });
-    }
+    this.#forget(session);
+    if (session.touched) this.#touch(session.touched);
     this.#bus.publish('mp.session.end', { requestId });
     return true;
   }
 
   /** The last worker of a model is gone: nobody can retrieve what its lookups hold. */
   releaseModel(modelName: string, worldSize: number): void {
-    for (const session of this.#sessions.values()) {
-      for (const share of [...session.shares]) {
+    this.#walk((session) => {
+      for (const share of session.shares) {
         const { scope } = share;
         if (scope.modelName === modelName && scope.worldSize === worldSize) {
           this.#dropShare(session, share);
         }
       }
-    }
+      return 'next';
+    });
   }
 
   close(): void {
     this.#sweepTimer.cancel();
-    for (const session of this.#sessions.values()) this.#release(session);
-    this.#sessions.clear();
+    this.#walkTimer?.cancel();
+    for (const session of this.#sessions.values()) this.#forget(session);
   }
 
-  #use(requestId: string, create: boolean): Session | undefined {
+  /** The session, made if needed, as the most recently used one. */
+  #use(requestId: string): Session {
     const known = this.#sessions.get(requestId);
-    if (!known && !create) return undefined;
     if (known) this.#sessions.delete(requestId);
-    const session = known ?? { requestId, lastUsedMs: 0, shares: [], touched: null };
+    const session = known ?? {
+      requestId,
+      lastUsedMs: 0,
+      sizeBytes: 0,
+      shares: [],
+      touched: null,
+    };
     session.lastUsedMs = this.#clock.nowMs();
     this.#sessions.set(requestId, session);
-    if (this.#sessions.size > SESSION_COUNT_MAX) this.#dropOldest();
     return session;
   }
 
-  #settle(share: LookupShare, slots: Uint32Array, readerCount: number): void {
-    share.slots = slots;
-    share.remaining = new Uint8Array(slots.length).fill(readerCount);
-    if (share.isReleased) this.#releaseAll(share);
-    for (const range of share.pendingFrees.splice(0)) this.#releaseRange(share, range);
+  #weigh(session: Session): void {
+    if (this.#sessions.get(session.requestId) !== session) return;
+    const shareBytes = session.shares.reduce((sum, share) => sum + share.sizeBytes, 0);
+    const sizeBytes = shareBytes + (session.touched?.hashes.bytes.byteLength ?? 0);
+    this.#sizeBytes += sizeBytes - session.sizeBytes;
+    session.sizeBytes = sizeBytes;
+  }
+
+  #keepBounds(): void {
+    while (this.#sessions.size > SESSION_COUNT_MAX || this.#sizeBytes > SESSION_BYTES_MAX) {
+      const oldest = this.#sessions.values().next().value;
+      if (!oldest) return;
+      this.overflowCount += 1;
+      this.#forget(oldest);
+    }
   }
 
   #dropShare(session: Session, share: LookupShare): void {
     session.shares = session.shares.filter((s) => s !== share);
-    share.isReleased = true;
-    this.#releaseAll(share);
+    share.end();
+    this.#weigh(session);
   }
 
-  #release(session: Session): void {
-    for (const share of session.shares) {
-      share.isReleased = true;
-      this.#releaseAll(share);
-    }
+  #forget(session: Session): void {
+    this.#sessions.delete(session.requestId);
+    this.#sizeBytes -= session.sizeBytes;
+    session.sizeBytes = 0;
+    for (const share of session.shares) share.end();
     session.shares = [];
   }
 
-  #releaseAll(share: LookupShare): void {
-    const chunkCount = share.hitChunkCount ?? 0;
-    this.#releaseRange(share, { startChunk: 0, endChunk: chunkCount, rank: null });
-  }
-
-  /** Slots that still have the same number of readers are released in one core call. */
-  #releaseRange(share: LookupShare, range: PendingFree): void {
-    const rankCount = share.scope.namespaceIds.length;
-    const end = Math.min(range.endChunk * rankCount, share.slots.length);
-    const byCount = new Map<number, number[]>();
-    for (let i = Math.max(0, range.startChunk * rankCount); i < end; i += 1) {
-      const count = share.remaining[i] as number;
-      if (count === 0 || (range.rank !== null && i % rankCount !== range.rank)) continue;
-      share.remaining[i] = 0;
-      const list = byCount.get(count);
-      if (list) list.push(share.slots[i] as number);
-      else byCount.set(count, [share.slots[i] as number]);
-    }
-    for (const [count, slots] of byCount) {
-      this.#storage.releaseHolds(Uint32Array.from(slots), count);
-    }
-  }
-
-  #dropOldest(): void {
-    const oldest = this.#sessions.values().next().value;
-    if (!oldest) return;
-    this.overflowCount += 1;
-    this.#sessions.delete(oldest.requestId);
-    this.#release(oldest);
+  #touch({ hashes, scope, chunkCount }: Touched): void {
+    if (chunkCount === 0) return;
+    const { modelName, worldSize, cacheSalt } = scope;
+    const namespace = { modelName, worldSize, cacheSalt, objectGroupId: 0 };
+    const namespaceIds = scope.ranks.map((workerId) =>
+      this.#storage.findNamespace({ ...namespace, workerId } satisfies NamespaceKey),
+    );
+    this.#storage.touch({ hashes, firstChunk: 0, chunkCount, namespaceIds });
   }
 
   #sweep(): void {
     const limitMs = this.#clock.nowMs() - this.#idleTtlMs;
-    let budget = SWEEP_BUDGET;
-    for (const session of this.#sessions.values()) {
-      if (session.lastUsedMs > limitMs || budget === 0) return;
-      budget -= 1;
-      this.#sessions.delete(session.requestId);
-      this.#release(session);
+    this.#walk((session) => {
+      if (session.lastUsedMs > limitMs) return 'stop';
+      this.#forget(session);
+      return 'next';
+    });
+  }
+
+  #walk(visit: Walk['visit']): void {
+    const sessions = this.#sessions.values();
+    this.#walks.push({ visit, sessions, remainingCount: this.#sessions.size });
+    if (!this.#walkTimer) this.#runWalks();
+  }
+
+  #runWalks(): void {
+    this.#walkTimer = null;
+    const endMs = this.#clock.preciseMs() + SLICE_MS;
+    for (let walk = this.#walks[0]; walk; walk = this.#walks[0]) {
+      const next = walk.remainingCount > 0 ? walk.sessions.next() : null;
+      walk.remainingCount -= 1;
+      const isOver = !next || next.done || walk.visit(next.value) === 'stop';
+      if (isOver) this.#walks.shift();
+      if (this.#clock.preciseMs() >= endMs) {
+        this.#walkTimer = this.#clock.after(SLICE_PAUSE_MS, () => this.#runWalks());
+        return;
+      }
     }
   }
 }

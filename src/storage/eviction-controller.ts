@@ -23,8 +23,8 @@ import type { L1Manager } from './l1-manager.ts';
 const TICK_INTERVAL_MS = 1000;
 /** About 2 ms of work: one LOOKUP must not wait longer behind eviction. */
 const SLICE_FAMILY_BUDGET = 512;
-/** A store that finds no room looks at so many families at most: about 5 ms when all are locked. */
-const MAKE_ROOM_FAMILY_BUDGET = 16_384;
+/** What a store that finds no room may cost everybody else. */
+const MAKE_ROOM_MS_MAX = 5;
 /** A loop without a tick for this long is stuck (http.md 10.1). */
 const STALE_AFTER_MS = 30_000;
 
@@ -44,6 +44,8 @@ export class EvictionController {
   #sliceTimer: Timer | null = null;
   #lastTickMs: number;
   #failureCount = 0;
+  /** `makeRoom` stopped in the middle of its walk. */
+  #isRoomWalkOpen = false;
   #isClosed = false;
 
   constructor(options: EvictionControllerOptions) {
@@ -58,10 +60,21 @@ export class EvictionController {
     this.#sliceTimer = this.#options.clock.after(0, () => this.#runSlice(false));
   }
 
-  /** Evicts at least `bytes` now, if that much is evictable. Returns the bytes freed. */
+  /**
+   * Evicts at least `bytes` now, if that much is evictable, and returns the bytes freed. When
+   * everything old is held the walk takes long: it stops in time, and the next call goes on there.
+   */
   makeRoom(bytes: number): number {
-    const budget = MAKE_ROOM_FAMILY_BUDGET;
-    return this.#options.l1.evict(bytes, budget, false).freedBytes;
+    const { l1, clock } = this.#options;
+    const endMs = clock.preciseMs() + MAKE_ROOM_MS_MAX;
+    let freedBytes = 0;
+    while (freedBytes < bytes) {
+      const slice = l1.evict(bytes - freedBytes, SLICE_FAMILY_BUDGET, this.#isRoomWalkOpen);
+      freedBytes += slice.freedBytes;
+      this.#isRoomWalkOpen = slice.result === 'more';
+      if (!this.#isRoomWalkOpen || clock.preciseMs() >= endMs) break;
+    }
+    return freedBytes;
   }
 
   get isAlive(): boolean {

@@ -28,6 +28,7 @@ import {
   type TableStatistics,
 } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
+import type { Logger } from '../observability/log.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
 
 /** Writer tag of objects that engines store; concurrent stores of one key exclude each other. */
@@ -50,6 +51,7 @@ export interface L1ManagerOptions {
   readonly memory: L1Memory;
   readonly clock: Clock;
   readonly bus: EventBus;
+  readonly log: Logger;
 }
 
 export class L1Manager {
@@ -58,6 +60,7 @@ export class L1Manager {
   readonly #memory: L1Memory;
   readonly #clock: Clock;
   readonly #bus: EventBus;
+  readonly #log: Logger;
   /** End of the highest range ever handed out; memory is prepared ahead of it. */
   #highWaterBytes = 0;
 
@@ -67,6 +70,7 @@ export class L1Manager {
     this.#memory = options.memory;
     this.#clock = options.clock;
     this.#bus = options.bus;
+    this.#log = options.log;
   }
 
   get memory(): L1Memory {
@@ -75,6 +79,11 @@ export class L1Manager {
 
   internNamespace(key: NamespaceKey): number {
     return this.#namespaces.intern(key);
+  }
+
+  /** As `internNamespace`, but a namespace that nobody has stored to gets no entry. */
+  findNamespace(key: NamespaceKey): number {
+    return this.#namespaces.find(key);
   }
 
   /** Longest prefix of whole chunks that is readable; takes `holdCount` holds on each object. */
@@ -144,6 +153,26 @@ export class L1Manager {
     if (reserved.length === 0) return;
     this.#table.discardWrite(reserved);
     this.#table.unpin(reserved);
+  }
+
+  /**
+   * Renews the time of reservations whose writer, outside of this process, is known to live. They
+   * are pinned, so also expired ones are still the writer's.
+   */
+  extendStore(slots: Uint32Array): void {
+    this.#table.extendWrite(slots, this.#clock.nowMs());
+  }
+
+  /**
+   * Takes the keys of reservations away, so that others can store them. The memory stays pinned:
+   * their writer may still write. `releaseAbandoned` gives it back.
+   */
+  abandonStore(slots: Uint32Array): void {
+    this.#table.abandonWrite(slots, this.#clock.nowMs());
+  }
+
+  releaseAbandoned(slots: Uint32Array): void {
+    this.#table.unpin(slots);
   }
 
   /** Recency only: moves the chunks of `keys` to the young end of the eviction order. */
@@ -231,9 +260,13 @@ export class L1Manager {
     for (const offset of offsets) {
       if (offset + sizeBytes > end) end = offset + sizeBytes;
     }
-    if (end > this.#highWaterBytes) {
-      this.#highWaterBytes = end;
+    if (end <= this.#highWaterBytes) return;
+    this.#highWaterBytes = end;
+    try {
       this.#memory.prepareAhead(end);
+    } catch (error) {
+      // Only an optimisation: without it the first copy to a page is slower.
+      this.#log.limited('warn', 'prepare', `L1 pages are not prepared ahead: ${String(error)}`);
     }
   }
 }

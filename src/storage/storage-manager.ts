@@ -7,7 +7,7 @@
  */
 import type { Clock, Timer } from '../clock.ts';
 import type { NamespaceKey } from '../core/namespaces.ts';
-import type { ClearOutcome, ObjectKeys } from '../core/object-table.ts';
+import { type ClearOutcome, NO_SLOT, type ObjectKeys } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
@@ -58,6 +58,10 @@ export class StorageManager {
     return this.#l1.internNamespace(key);
   }
 
+  findNamespace(key: NamespaceKey): number {
+    return this.#l1.findNamespace(key);
+  }
+
   /** Holds the longest prefix that the tiers can make readable. */
   submitPrefetch(keys: ObjectKeys, holdCount: number): PrefetchTask {
     return this.#prefetch.submit(keys, holdCount);
@@ -69,18 +73,15 @@ export class StorageManager {
 
   /**
    * Places for the objects that must be written, pinned until `finishStore` or `discardStore`.
-   * When L1 is full it evicts and tries again before it gives up. Out of memory is all or nothing,
-   * so a failed attempt has reserved nothing.
+   * When L1 is full it evicts and tries again before it gives up. Of a prompt that is larger than
+   * L1 the prefix that fits is stored: a later part is of no use without it.
    */
   reserveStore(keys: ObjectKeys, sizeBytes: number): StoreReservation {
-    let reservation = this.#l1.reserveStore(keys, sizeBytes);
-    let bytesToFree = reservation.outOfMemoryCount * alignUp(sizeBytes, this.#options.alignBytes);
-    for (let round = 0; round < MAKE_ROOM_ROUNDS_MAX && bytesToFree > 0; round += 1) {
-      if (this.#eviction.makeRoom(bytesToFree) === 0) break;
-      reservation = this.#l1.reserveStore(keys, sizeBytes);
-      // Freed bytes may lie in holes that are too small; each round asks for twice as much.
-      bytesToFree = reservation.outOfMemoryCount === 0 ? 0 : bytesToFree * 2;
-    }
+    const objectBytes = alignUp(sizeBytes, this.#options.alignBytes);
+    const objectCountMax = Math.floor(this.#l1.totalBytes / objectBytes);
+    const chunkCount = Math.floor(objectCountMax / keys.namespaceIds.length);
+    const fitting = keys.chunkCount <= chunkCount ? keys : { ...keys, chunkCount };
+    const reservation = this.#reserveWithRoom(fitting, sizeBytes, objectBytes);
     if (reservation.outOfMemoryCount > 0) {
       this.#options.bus.publish('l1.allocation.failed', {
         during: 'l1_store',
@@ -88,6 +89,20 @@ export class StorageManager {
       });
     }
     this.#eviction.notifyUsage();
+    return fitting === keys ? reservation : padReservation(reservation, keys);
+  }
+
+  #reserveWithRoom(keys: ObjectKeys, sizeBytes: number, objectBytes: number): StoreReservation {
+    let reservation = this.#l1.reserveStore(keys, sizeBytes);
+    let bytesToFree = reservation.outOfMemoryCount * objectBytes;
+    for (let round = 0; round < MAKE_ROOM_ROUNDS_MAX && bytesToFree > 0; round += 1) {
+      if (this.#eviction.makeRoom(bytesToFree) === 0) break;
+      // The failed attempt may have taken over reservations of its own writer.
+      this.#l1.discardStore(reservation.slots);
+      reservation = this.#l1.reserveStore(keys, sizeBytes);
+      // Freed bytes may lie in holes that are too small; each round asks for twice as much.
+      bytesToFree = reservation.outOfMemoryCount === 0 ? 0 : bytesToFree * 2;
+    }
     return reservation;
   }
 
@@ -97,6 +112,18 @@ export class StorageManager {
 
   discardStore(slots: Uint32Array): void {
     this.#l1.discardStore(slots);
+  }
+
+  extendStore(slots: Uint32Array): void {
+    this.#l1.extendStore(slots);
+  }
+
+  abandonStore(slots: Uint32Array): void {
+    this.#l1.abandonStore(slots);
+  }
+
+  releaseAbandoned(slots: Uint32Array): void {
+    this.#l1.releaseAbandoned(slots);
   }
 
   acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null {
@@ -158,4 +185,14 @@ export class StorageManager {
       this.#options.log.limited('error', 'l1-sweep', `L1 sweep failed: ${String(error)}`);
     }
   }
+}
+
+/** The reservation of a prefix as one of all keys: nothing is written behind the prefix. */
+function padReservation(prefix: StoreReservation, keys: ObjectKeys): StoreReservation {
+  const objectCount = keys.chunkCount * keys.namespaceIds.length;
+  const slots = new Uint32Array(objectCount).fill(NO_SLOT);
+  const offsets = new Float64Array(objectCount).fill(-1);
+  slots.set(prefix.slots);
+  offsets.set(prefix.offsets);
+  return { ...prefix, slots, offsets };
 }

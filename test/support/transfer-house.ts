@@ -6,6 +6,7 @@
  */
 import type { TensorWrapper } from '../../src/device/tensor-wrapper.ts';
 import type {
+  Attempt,
   CacheKey,
   ClientTraits,
   Handler,
@@ -19,6 +20,7 @@ import type {
 import { InstanceRegistry } from '../../src/engine/instances.ts';
 import { LMCacheDrivenTransferModule } from '../../src/engine/transfer/lmcache-driven.ts';
 import { EventBus } from '../../src/observability/events.ts';
+import { LIVE_ATTEMPT } from './attempts.ts';
 import { MemoryDevice } from './memory-device.ts';
 import { MemoryHasher, MemoryStorage, RecordingSessions } from './memory-storage.ts';
 import { RecordingLogger } from './recording-logger.ts';
@@ -81,9 +83,10 @@ export class TransferHouse {
     name: N,
     request: RequestOf<N>,
     context: Partial<RequestContext> = {},
+    attempt: Attempt = LIVE_ATTEMPT,
   ): Promise<ReplyOf<N>> {
     const handler = this.module.handlers[name] as Handler<N>;
-    return await handler(request, { connectionId: 1, client: OLD_CLIENT, ...context });
+    return await handler(request, { connectionId: 1, client: OLD_CLIENT, ...context }, attempt);
   }
 
   /** Two layers in segments of their own, filled with a pattern of `seed`. */

@@ -9,6 +9,8 @@
  *    ids, range, rank. Between that check and the submission of the copy nothing waits, so an
  *    instance cannot leave in between; one that leaves later ends its copies first (device.ts).
  *  - A copy that fails publishes nothing. A RETRIEVE that can be seen to fail writes nothing.
+ *  - What the worker has been told has failed takes no effect any more: it has given the blocks to
+ *    other requests. Queued copies do not start, a running STORE is discarded at its end.
  *  - STORE says `ok` when nothing went wrong, also when the chunks were cached already or L1 has
  *    no room: a cache may forget anything.
  *
@@ -26,6 +28,7 @@ import { KvdError, RefusedTransferError, toKvdError, WithheldReplyError } from '
 import type { EventBus } from '../../observability/events.ts';
 import type { Logger } from '../../observability/log.ts';
 import type {
+  Attempt,
   EngineModule,
   HandlerTable,
   InstanceId,
@@ -34,7 +37,7 @@ import type {
   StoreRequest,
   TransferReply,
 } from '../api.ts';
-import { type Instance, type InstanceRegistry, PROCESS_ID_BOUND } from '../instances.ts';
+import { type InstanceRegistry, type KvCacheInstance, PROCESS_ID_BOUND } from '../instances.ts';
 import { cutBlockIds, skipBlocksPerObject } from './block-lists.ts';
 import type { TransferHasher, TransferSessions, TransferStorage } from './ports.ts';
 import { Registrar } from './registrar.ts';
@@ -54,7 +57,7 @@ export interface LMCacheDrivenTransferOptions {
 
 /** A checked request: nothing in it can be refused any more except by missing bytes. */
 interface Transfer {
-  readonly instance: Instance;
+  readonly instance: KvCacheInstance;
   readonly keys: ObjectKeys;
   readonly blockIds: readonly Uint32Array[];
 }
@@ -66,6 +69,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   readonly handlers: HandlerTable;
   readonly #options: LMCacheDrivenTransferOptions;
   readonly #registrar: Registrar;
+  /** Instances with a copy that was given up and has not ended. */
+  readonly #stuckIds = new Set<InstanceId>();
   #storeCount = 0;
   #retrieveCount = 0;
   #refusedCount = 0;
@@ -81,21 +86,21 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     this.handlers = {
       REGISTER_KV_CACHE: (request) => this.#registrar.register(request),
       UNREGISTER_KV_CACHE: (request) => this.#registrar.unregister(request.instanceId),
-      STORE: (request, context) => this.#store(request, context),
-      RETRIEVE: (request, context) => this.#retrieve(request, context),
+      STORE: (request, context, attempt) => this.#store(request, context, attempt),
+      RETRIEVE: (request, context, attempt) => this.#retrieve(request, context, attempt),
     };
   }
 
   status(): Record<string, unknown> {
     const { instances } = this.#options;
     return {
-      worker_liveness: instances.livenessStatus(),
       ...instances.contextStatus(),
       lmcache_driven_transfer: {
         store_count: this.#storeCount,
         retrieve_count: this.#retrieveCount,
         refused_transfer_count: this.#refusedCount,
         withheld_retrieve_count: this.#withheldCount,
+        stuck_instance_ids: [...this.#stuckIds],
         closing_instance_count: instances.closingCount,
         ...this.#registrar.status(),
       },
@@ -104,12 +109,6 @@ export class LMCacheDrivenTransferModule implements EngineModule {
 
   close(): Promise<void> {
     return this.#options.instances.close();
-  }
-
-  /** The failure of a RETRIEVE that the dispatch gave up waiting for. */
-  retrieveDeadlineError(request: RetrieveRequest, context: RequestContext): KvdError {
-    const error = new KvdError('ERR_TIMEOUT', 'RETRIEVE met its deadline');
-    return this.#refuseRetrieve(request, context, error);
   }
 
   /**
@@ -138,27 +137,47 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     return await handle.checksumBlocks({ ...request, blockAxis });
   }
 
-  async #store(request: StoreRequest, context: RequestContext): Promise<TransferReply> {
+  /** What the client is told about a RETRIEVE that failed, here or before it came here. */
+  refuseRetrieve(request: RetrieveRequest, context: RequestContext, error: KvdError): KvdError {
+    const { instances, strictRetrieve } = this.#options;
+    const { instanceId } = request;
+    const isMisreadable = !context.client.reportsFailedRetrieve && isVllm(instances, instanceId);
+    // An empty range names no block, so there is nothing that the client could misread.
+    if (!strictRetrieve || !isMisreadable || error instanceof EmptyRetrieveError) {
+      return this.#refuse(instanceId, context, error);
+    }
+    return this.#withhold(instanceId, error);
+  }
+
+  async #store(
+    request: StoreRequest,
+    context: RequestContext,
+    attempt: Attempt,
+  ): Promise<TransferReply> {
     try {
-      return await this.#gather(request);
+      return await this.#gather(request, attempt);
     } catch (error) {
       throw this.#refuse(request.instanceId, context, toKvdError(error));
     }
   }
 
-  async #retrieve(request: RetrieveRequest, context: RequestContext): Promise<TransferReply> {
+  async #retrieve(
+    request: RetrieveRequest,
+    context: RequestContext,
+    attempt: Attempt,
+  ): Promise<TransferReply> {
     try {
-      return await this.#scatter(request, context);
+      return await this.#scatter(request, context, attempt);
     } catch (error) {
-      throw this.#refuseRetrieve(request, context, toKvdError(error));
+      throw this.refuseRetrieve(request, context, toKvdError(error));
     }
   }
 
-  async #gather(request: StoreRequest): Promise<TransferReply> {
+  async #gather(request: StoreRequest, attempt: Attempt): Promise<TransferReply> {
     const { clock, storage, bus } = this.#options;
     const startMs = clock.preciseMs();
     const hashes = await this.#hash(request);
-    const { instance, keys, blockIds } = this.#check(request, hashes);
+    const { instance, keys, blockIds } = this.#check(request, attempt, hashes);
     const { handle, layout } = instance;
     if (keys.chunkCount === 0) return { event: handle.completionEvent(), ok: true };
     handle.waitForEvent(request.event);
@@ -168,7 +187,9 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     try {
       const job: CopyJob = { direction: 'gather', objectOffsets: offsets, blockIds };
       const copied = objectCount > 0 ? handle.submit(job) : undefined;
-      event = await this.#eventAfter(instance, copied);
+      event = await this.#superviseCopy(instance, attempt, copied);
+      // The engine may have given the blocks to somebody else in the middle of the copy.
+      this.#checkAttempt(request.instanceId, attempt);
     } catch (error) {
       storage.discardStore(slots);
       throw error;
@@ -184,11 +205,15 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     return { event, ok: true };
   }
 
-  async #scatter(request: RetrieveRequest, context: RequestContext): Promise<TransferReply> {
+  async #scatter(
+    request: RetrieveRequest,
+    context: RequestContext,
+    attempt: Attempt,
+  ): Promise<TransferReply> {
     const { clock, storage, sessions, bus } = this.#options;
     const startMs = clock.preciseMs();
     const hashes = await this.#hash(request);
-    const { instance, keys, blockIds } = this.#check(request, hashes);
+    const { instance, keys, blockIds } = this.#check(request, attempt, hashes);
     const { handle, layout } = instance;
     if (keys.chunkCount === 0) throw new EmptyRetrieveError();
     handle.waitForEvent(request.event);
@@ -209,7 +234,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
         blockIds,
         ...(skipFirstTokens > 0 && { skipBlocks: skipBlocksPerObject(layout.groups, range) }),
       });
-      event = await this.#eventAfter(instance, copied);
+      event = await this.#superviseCopy(instance, attempt, copied);
     } finally {
       storage.releaseRead(places.slots);
       sessions.consumeHolds(request.key.requestId, context.connectionId, places.slots);
@@ -229,11 +254,36 @@ export class LMCacheDrivenTransferModule implements EngineModule {
    * what makes the bytes visible before the reply on devices without events; it must not be left
    * out when there is no event, because the caller gives the memory of the copy back.
    */
-  async #eventAfter(instance: Instance, copied: Promise<void> | undefined): Promise<Uint8Array> {
+  async #eventAfter(
+    instance: KvCacheInstance,
+    copied: Promise<void> | undefined,
+  ): Promise<Uint8Array> {
     try {
       return instance.handle.completionEvent();
     } finally {
       await copied;
+    }
+  }
+
+  /** A copy that outlives its answer makes its instance stuck: nothing starts on it until it ends. */
+  async #superviseCopy(
+    instance: KvCacheInstance,
+    attempt: Attempt,
+    copied: Promise<void> | undefined,
+  ): Promise<Uint8Array> {
+    const { instanceId } = instance;
+    attempt.onAbandon(() => this.#stuckIds.add(instanceId));
+    try {
+      return await this.#eventAfter(instance, copied);
+    } finally {
+      if (attempt.isAbandoned) this.#stuckIds.delete(instanceId);
+    }
+  }
+
+  /** Throws when the worker has been told, since this request arrived, that it failed. */
+  #checkAttempt(instanceId: InstanceId, attempt: Attempt): void {
+    if (attempt.isAbandoned || this.#options.instances.isToldFalse(instanceId, attempt.arrivedMs)) {
+      throw new KvdError('ERR_TIMEOUT', 'the worker has been told that this transfer failed');
     }
   }
 
@@ -246,9 +296,10 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   }
 
   /** Looks the instance up again: it may have left while a long prompt was hashed. */
-  #check(request: StoreRequest, hashes: ChunkHashes): Transfer {
+  #check(request: StoreRequest, attempt: Attempt, hashes: ChunkHashes): Transfer {
     const { hasher, storage, sessions } = this.#options;
     const { key } = request;
+    this.#checkAttempt(request.instanceId, attempt);
     const instance = this.#require(request.instanceId);
     const range = checkTransferKey(key, hasher.chunkSizeTokens);
     const blockIds = cutBlockIds(request.blockIds, instance.layout.groups, range.chunkCount);
@@ -257,21 +308,13 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     return { instance, keys, blockIds };
   }
 
-  #require(instanceId: InstanceId): Instance {
+  #require(instanceId: InstanceId): KvCacheInstance {
+    if (this.#stuckIds.has(instanceId)) {
+      throw new KvdError('ERR_TIMEOUT', `a copy of instance_id ${instanceId} does not end`);
+    }
     const instance = this.#options.instances.lookup(instanceId);
     if (instance) return instance;
     throw new KvdError('ERR_UNKNOWN_INSTANCE', `instance_id ${instanceId} not registered`);
-  }
-
-  #refuseRetrieve(request: RetrieveRequest, context: RequestContext, error: KvdError): KvdError {
-    const { instances, strictRetrieve } = this.#options;
-    const { instanceId } = request;
-    const isMisreadable = !context.client.reportsFailedRetrieve && isVllm(instances, instanceId);
-    // An empty range names no block, so there is nothing that the client could misread.
-    if (!strictRetrieve || !isMisreadable || error instanceof EmptyRetrieveError) {
-      return this.#refuse(instanceId, context, error);
-    }
-    return this.#withhold(instanceId, error);
   }
 
   #withhold(instanceId: InstanceId, error: KvdError): WithheldReplyError {

@@ -30,8 +30,7 @@ const store = { key, instanceId: 1n, blockIds: [[]], event: new Uint8Array(0) };
 const retrieve = { ...store, skipFirstTokens: 0 };
 const ok = { event: new Uint8Array(0), ok: true };
 
-function setUp(handlers: HandlerTable) {
-  const clock = new VirtualClock();
+function setUp(handlers: HandlerTable, clock = new VirtualClock()) {
   const log = new RecordingLogger();
   const module: EngineModule = {
     name: 'test',
@@ -44,7 +43,9 @@ function setUp(handlers: HandlerTable) {
     clock,
     log,
     transferDeadlineMs: 1000,
-    onRetrieveDeadline: () => new WithheldReplyError('ERR_TIMEOUT', 'retrieve is late'),
+    refusals: {
+      RETRIEVE: (_, __, error) => new WithheldReplyError(error.code, 'retrieve is late'),
+    },
   });
   return { dispatcher, clock, log };
 }
@@ -187,6 +188,96 @@ suite('dispatch', (test) => {
     assert.is(dispatcher.inFlightCount, 0);
   });
 
+  test('a transfer that was answered while it waited never starts', async () => {
+    const gate = manualGate();
+    const started: string[] = [];
+    const { dispatcher, clock } = setUp({
+      STORE: () => {
+        started.push('store');
+        return gate.wait();
+      },
+      RETRIEVE: () => {
+        started.push('retrieve');
+        return ok;
+      },
+    });
+    const running = dispatcher.dispatch('STORE', store, from(1)) as Promise<unknown>;
+    const waiting = dispatcher.dispatch('RETRIEVE', retrieve, from(1)) as Promise<unknown>;
+    clock.advance(1000);
+    await rejects(running, /did not end/);
+    await rejects(waiting, /retrieve is late/);
+    gate.open[0]?.(ok);
+    await turn();
+    assert.equal(started, ['store']);
+    const next = dispatcher.dispatch('RETRIEVE', retrieve, from(1));
+    assert.equal(await next, ok, 'the lane goes on');
+  });
+
+  test('a handler learns that its client has been told of a failure', async () => {
+    const gate = manualGate();
+    const seen: boolean[] = [];
+    const { dispatcher, clock } = setUp({
+      STORE: (_, __, attempt) => {
+        attempt.onAbandon(() => seen.push(attempt.isAbandoned));
+        return gate.wait();
+      },
+    });
+    const running = dispatcher.dispatch('STORE', store, from(1)) as Promise<unknown>;
+    clock.advance(999);
+    assert.equal(seen, []);
+    clock.advance(1);
+    assert.equal(seen, [true]);
+    await rejects(running, /did not end/);
+    gate.open[0]?.(ok);
+  });
+
+  test('a long backlog is worked off in slices between other work', async () => {
+    let finish = () => {};
+    const clock = new VirtualClock();
+    let servedCount = 0;
+    const { dispatcher } = setUp(
+      {
+        LOOKUP: () => new Promise<void>((resolve) => (finish = resolve)),
+        QUERY_PREFETCH_STATUS: () => {
+          servedCount += 1;
+          clock.advance(1);
+          return 0;
+        },
+      },
+      clock,
+    );
+    dispatcher.dispatch('LOOKUP', { key, tpSize: 1 }, from(1));
+    const queries = Array.from({ length: 10 }, () =>
+      dispatcher.dispatch('QUERY_PREFETCH_STATUS', { requestId: 'r' }, from(1)),
+    );
+    finish();
+    await queries[0];
+    assert.is(servedCount, 2, 'two milliseconds, then a turn for the others');
+    await Promise.all(queries);
+    assert.is(servedCount, 10);
+  });
+
+  test('waiting requests are bounded in bytes, too', () => {
+    const gate = manualGate();
+    const { dispatcher } = setUp({ STORE: gate.wait });
+    const tokens = { bytes: new Uint8Array(40 * 1024 * 1024), count: 0 };
+    const large = { ...store, key: { ...key, tokens } };
+    dispatcher.dispatch('STORE', large, from(1));
+    dispatcher.dispatch('STORE', large, from(1));
+    assert.throws(
+      () => dispatcher.dispatch('STORE', large, from(1)),
+      (error: KvdError) => error.code === 'ERR_OVERLOADED',
+    );
+    dispatcher.dispatch('STORE', large, from(2));
+  });
+
+  test('what the door refuses becomes what the client can bear', () => {
+    const { dispatcher } = setUp({});
+    const error = new KvdError('ERR_OVERLOADED', 'too much');
+    assert.instance(dispatcher.refuse('RETRIEVE', retrieve, from(1), error), WithheldReplyError);
+    assert.is(dispatcher.refuse('STORE', store, from(1), error), error);
+  });
+
   test('the bound of a lane refuses instead of growing', () => {
     const gate = manualGate();
     const { dispatcher } = setUp({ STORE: gate.wait });
@@ -231,7 +322,7 @@ suite('dispatch', (test) => {
           clock: new VirtualClock(),
           log: new RecordingLogger(),
           transferDeadlineMs: 1,
-          onRetrieveDeadline: () => new KvdError('ERR_TIMEOUT', ''),
+          refusals: {},
         }),
       /NOOP has a handler already/,
     );

@@ -3,7 +3,9 @@ import type { ReplyOf, RequestContext } from '../../../src/engine/api.ts';
 import type { InstanceRegistry } from '../../../src/engine/instances.ts';
 import { countReaders, LookupModule } from '../../../src/engine/lookup.ts';
 import { SessionTable } from '../../../src/engine/session.ts';
+import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
 import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
+import { LIVE_ATTEMPT } from '../../support/attempts.ts';
 import { ALIGN_BYTES, buildL1House } from '../../support/l1-house.ts';
 import { suite } from '../../support/suite.ts';
 
@@ -84,11 +86,15 @@ function storePrompt(house: ReturnType<typeof setUp>, chunkCount: number, ranks 
 
 function query(house: ReturnType<typeof setUp>, connectionId = 1, requestId = REQUEST_ID) {
   const handler = house.lookup.handlers.QUERY_PREFETCH_STATUS!;
-  return handler({ requestId }, from(connectionId)) as ReplyOf<'QUERY_PREFETCH_STATUS'>;
+  return handler(
+    { requestId },
+    from(connectionId),
+    LIVE_ATTEMPT,
+  ) as ReplyOf<'QUERY_PREFETCH_STATUS'>;
 }
 
 function look(house: ReturnType<typeof setUp>, options: KeyOptions, tpSize = 1): void {
-  house.lookup.handlers.LOOKUP!({ key: keyOf(house, options), tpSize }, from());
+  house.lookup.handlers.LOOKUP!({ key: keyOf(house, options), tpSize }, from(), LIVE_ATTEMPT);
 }
 
 suite('lookup', (test) => {
@@ -99,7 +105,7 @@ suite('lookup', (test) => {
     assert.is(query(house), 3);
     assert.is(query(house), 0);
     assert.is(house.l1.statistics().readLockedCount, 3, 'still held for the retrieve');
-    house.lookup.handlers.END_SESSION!({ requestId: REQUEST_ID }, from());
+    house.lookup.handlers.END_SESSION!({ requestId: REQUEST_ID }, from(), LIVE_ATTEMPT);
     assert.is(house.l1.statistics().readLockedCount, 0);
   });
 
@@ -159,7 +165,7 @@ suite('lookup', (test) => {
     storePrompt(house, 2);
     look(house, { tokenCount: 2 * CHUNK });
     const key = keyOf(house, { tokenCount: 2 * CHUNK, cacheSalt: 'forgotten' });
-    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from());
+    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from(), LIVE_ATTEMPT);
     assert.is(house.l1.statistics().readLockedCount, 0);
   });
 
@@ -168,7 +174,7 @@ suite('lookup', (test) => {
     storePrompt(house, 4);
     look(house, { tokenCount: 4 * CHUNK });
     const key = keyOf(house, { tokenCount: 4 * CHUNK, startToken: 1, endToken: 3 * CHUNK + 5 });
-    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from());
+    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from(), LIVE_ATTEMPT);
     assert.is(house.l1.statistics().readLockedCount, 2, 'chunks 0 and 3');
   });
 
@@ -176,8 +182,7 @@ suite('lookup', (test) => {
     const house = setUp({ isVllmMla: true });
     storePrompt(house, 1);
     look(house, { tokenCount: CHUNK }, 4);
-    const [share] = [house.sessions.findLookup(REQUEST_ID, 1)];
-    assert.equal([...share!.remaining], [4]);
+    assert.equal(house.sessions.findLookup(REQUEST_ID, 1)?.remainingReaders, [4]);
   });
 
   test('WAIT of a finished lookup answers at once, of an unknown one with 0', () => {
@@ -185,12 +190,71 @@ suite('lookup', (test) => {
     storePrompt(house, 1);
     look(house, { tokenCount: CHUNK });
     const wait = house.lookup.handlers.WAIT_PREFETCH_STATUS!;
-    assert.is(wait({ requestId: REQUEST_ID, timeoutSeconds: 5 }, from()), 1);
-    assert.is(wait({ requestId: 'nobody', timeoutSeconds: 5 }, from()), 0);
+    assert.is(wait({ requestId: REQUEST_ID, timeoutSeconds: 5 }, from(), LIVE_ATTEMPT), 1);
+    assert.is(wait({ requestId: 'nobody', timeoutSeconds: 5 }, from(), LIVE_ATTEMPT), 0);
     assert.throws(
-      () => wait({ requestId: 'nobody', timeoutSeconds: Number.NaN }, from()),
+      () => wait({ requestId: 'nobody', timeoutSeconds: Number.NaN }, from(), LIVE_ATTEMPT),
       /got NaN/,
     );
+  });
+});
+
+suite('lookup that waits', (test) => {
+  /** A lookup whose load is still running. */
+  function slowLookup() {
+    const house = setUp();
+    const task = new PrefetchTask();
+    house.storage.submitPrefetch = () => task;
+    look(house, { tokenCount: CHUNK });
+    const finish = () => task.complete({ slots: new Uint32Array(0), chunkCount: 1 });
+    return { house, finish };
+  }
+
+  test('WAIT answers when the result comes', async () => {
+    const { house, finish } = slowLookup();
+    assert.is(query(house), null);
+    const request = { requestId: REQUEST_ID, timeoutSeconds: 5 };
+    const waiting = house.lookup.handlers.WAIT_PREFETCH_STATUS!(request, from(), LIVE_ATTEMPT);
+    finish();
+    assert.is(await waiting, 1);
+    assert.is(query(house), 0);
+  });
+
+  test('WAIT that timed out leaves the result for the next query', async () => {
+    const { house, finish } = slowLookup();
+    const request = { requestId: REQUEST_ID, timeoutSeconds: 5 };
+    const waiting = house.lookup.handlers.WAIT_PREFETCH_STATUS!(request, from(), LIVE_ATTEMPT);
+    house.clock.advance(5000);
+    assert.is(await waiting, null);
+    finish();
+    assert.is(query(house), 1);
+  });
+
+  test('a refused lookup hides what an earlier one of its id has found', () => {
+    const house = setUp();
+    storePrompt(house, 2);
+    look(house, { tokenCount: 2 * CHUNK });
+    house.storage.submitPrefetch = () => {
+      throw new Error('refused on purpose');
+    };
+    assert.throws(() => look(house, { tokenCount: 2 * CHUNK }), /refused on purpose/);
+    assert.is(query(house), 0);
+    assert.is(house.l1.statistics().readLockedCount, 0);
+  });
+
+  test('FREE of a rank releases what a lookup of that rank holds', () => {
+    const house = setUp();
+    storePrompt(house, 2, 2);
+    look(house, { tokenCount: 2 * CHUNK, worldSize: 2, workerId: 1 });
+    assert.is(house.l1.statistics().readLockedCount, 2);
+    const free = (workerId: number) => {
+      const key = keyOf(house, { tokenCount: 2 * CHUNK, worldSize: 2, workerId });
+      house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from(), LIVE_ATTEMPT);
+    };
+    free(0);
+    assert.is(house.l1.statistics().readLockedCount, 2, 'another rank');
+    free(1);
+    assert.is(house.l1.statistics().readLockedCount, 0);
   });
 });
 

@@ -1,7 +1,9 @@
 import * as assert from 'uvu/assert';
 import type { ChunkHashes } from '../../../src/core/chunk-hasher.ts';
+import type { NamespaceKey } from '../../../src/core/namespaces.ts';
 import type { ObjectKeys } from '../../../src/core/object-table.ts';
-import { type LookupScope, SessionTable } from '../../../src/engine/session.ts';
+import type { LookupScope } from '../../../src/engine/lookup-share.ts';
+import { SessionTable } from '../../../src/engine/session.ts';
 import { EventBus } from '../../../src/observability/events.ts';
 import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
 import { suite } from '../../support/suite.ts';
@@ -26,6 +28,10 @@ class HoldCounter {
     }
   }
 
+  findNamespace({ workerId }: NamespaceKey): number {
+    return workerId;
+  }
+
   touch(keys: ObjectKeys): void {
     this.touched.push(keys);
   }
@@ -43,8 +49,17 @@ const hashesOf = (count: number): ChunkHashes => ({
   hashSizeBytes: 32,
 });
 
-function setUp() {
-  const clock = new VirtualClock();
+/** Ten microseconds pass with every look at it, as if a session took that long. */
+class BusyClock extends VirtualClock {
+  #spentMs = 0;
+
+  override preciseMs(): number {
+    this.#spentMs += 0.01;
+    return super.preciseMs() + this.#spentMs;
+  }
+}
+
+function setUp(clock = new VirtualClock()) {
   const storage = new HoldCounter();
   const bus = new EventBus();
   const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: IDLE_TTL_MS });
@@ -65,12 +80,14 @@ function setUp() {
       connectionId: connection,
       modelName: 'm',
       worldSize: ranks,
-      hashes: hashesOf(chunks),
-      namespaceIds: Array.from({ length: ranks }, (_, r) => r),
+      cacheSalt: '',
+      chunkCount: chunks,
+      ranks: Array.from({ length: ranks }, (_, r) => r),
       readerCount: readers,
     };
     const task = new PrefetchTask();
-    const share = sessions.addLookup(requestId, scope, task);
+    const hashes = chunks > 0 ? hashesOf(chunks) : null;
+    const share = sessions.addLookup(requestId, { scope, hashes, task });
     const finish = () => {
       const slots = Array.from({ length: chunks * ranks }, (_, i) => first + i);
       storage.take(slots, readers);
@@ -184,6 +201,20 @@ suite('session ledger', (test) => {
     assert.is(storage.held.get(10), 1);
   });
 
+  test('one sweep ends all idle sessions, in slices', () => {
+    const { sessions, storage, lookup, clock } = setUp(new BusyClock());
+    const count = 10_000;
+    for (let i = 0; i < count; i += 1) lookup(`r${i}`, { chunks: 1, first: i }).finish();
+    clock.advance(IDLE_TTL_MS - 1);
+    assert.is(sessions.sessionCount, count);
+    clock.advance(1);
+    const firstSlice = count - sessions.sessionCount;
+    assert.ok(firstSlice > 0 && firstSlice < 1000, `${firstSlice} in one turn of the loop`);
+    clock.advance(100);
+    assert.is(sessions.sessionCount, 0);
+    assert.is(storage.total, 0);
+  });
+
   test('the table is bounded: the least recently used session makes room', () => {
     const { sessions, storage, lookup } = setUp();
     for (let i = 0; i < 65_536; i += 1) lookup(`r${i}`, { chunks: 1, first: i }).finish();
@@ -209,5 +240,49 @@ suite('session ledger', (test) => {
     finish();
     sessions.consumeResult('r', share);
     assert.is(sessions.sessionCount, 0);
+  });
+
+  test('polling for a result does not keep a session alive', () => {
+    const { sessions, storage, lookup, clock } = setUp();
+    lookup('r', { chunks: 1 }).finish();
+    for (let minute = 0; minute < 11; minute += 1) {
+      clock.advance(60_000);
+      sessions.findLookup('r', 1);
+    }
+    assert.is(sessions.sessionCount, 0);
+    assert.is(storage.total, 0);
+  });
+
+  test('a client that looks up on ever new connections keeps a bounded number of shares', () => {
+    const { sessions, storage, lookup } = setUp();
+    for (let connection = 0; connection < 1000; connection += 1) {
+      lookup('r', { connection, chunks: 1, first: connection }).finish();
+    }
+    assert.is(storage.total, 128);
+    sessions.end('r');
+    assert.is(storage.total, 0);
+  });
+
+  test('the table is bounded in bytes: the oldest sessions make room', () => {
+    const { sessions, storage, lookup } = setUp();
+    for (let i = 0; i < 300; i += 1) lookup(`r${i}`, { chunks: 32_768, first: 0 });
+    assert.ok(sessions.sizeBytes <= 256 * 1024 * 1024);
+    assert.is(sessions.sessionCount, 256);
+    assert.is(sessions.overflowCount, 44);
+    sessions.close();
+    assert.is(sessions.sizeBytes, 0);
+    assert.is(storage.total, 0);
+  });
+
+  test('only chunks that were found or stored are touched at the end', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('miss', { chunks: 0 }).finish();
+    lookup('open', { chunks: 8 });
+    sessions.end('open');
+    assert.equal(storage.touched, []);
+    lookup('hit', { chunks: 3 }).finish();
+    sessions.recordTransfer('hit', hashesOf(5));
+    sessions.end('hit');
+    assert.is(storage.touched[0]?.chunkCount, 5);
   });
 });

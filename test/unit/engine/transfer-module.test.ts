@@ -2,6 +2,7 @@
 import * as assert from 'uvu/assert';
 import { KvdError, RefusedTransferError } from '../../../src/errors.ts';
 import type { EventCatalogue } from '../../../src/observability/events.ts';
+import { AbandonableAttempt } from '../../support/attempts.ts';
 import { STUB_EVENT } from '../../support/memory-device.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
@@ -241,5 +242,43 @@ suite('STORE and RETRIEVE', (test) => {
     await house.instances.drop(VLLM_ID, 'dropped');
     await rejects(storing, /not registered/);
     assert.is(house.storage.stagingCount, 0);
+  });
+
+  test('a STORE whose client was told of its failure publishes nothing', async () => {
+    const house = new TransferHouse();
+    await house.register();
+    const attempt = new AbandonableAttempt();
+    const storing = house.call('STORE', store(4, [0, 1]), {}, attempt);
+    attempt.abandon();
+    await rejects(storing, /told that this transfer failed/);
+    assert.is(house.storage.stagingCount, 0);
+    const again = await house.call('STORE', store(4, [0, 1]));
+    assert.ok(again.ok, 'the instance is well again once its copy has ended');
+  });
+
+  test('a transfer that arrived before a false PING does not start after it', async () => {
+    const house = new TransferHouse();
+    await house.register();
+    await house.call('STORE', store(4, [0, 1]));
+    house.instances.oweFalsePing(VLLM_ID);
+    assert.is(house.instances.ping(VLLM_ID), false);
+    const early = new AbandonableAttempt(house.clock.preciseMs());
+    await rejects(house.call('RETRIEVE', retrieve(4, [2, 3]), {}, early), /told that this/);
+    house.clock.advance(1);
+    const late = new AbandonableAttempt(house.clock.preciseMs());
+    const reply = await house.call('RETRIEVE', retrieve(4, [2, 3]), {}, late);
+    assert.ok(reply.ok);
+  });
+
+  test('while a given-up copy runs, its instance refuses at once', async () => {
+    const house = new TransferHouse();
+    await house.register();
+    const attempt = new AbandonableAttempt();
+    const storing = house.call('STORE', store(4, [0, 1]), {}, attempt);
+    await Promise.resolve();
+    await Promise.resolve();
+    attempt.abandon();
+    await rejects(house.call('STORE', store(8, [2, 3, 4, 5])), /does not end/);
+    await rejects(storing, /told that this transfer failed/);
   });
 });

@@ -161,6 +161,54 @@ suite('storage: eviction', (test) => {
     assert.is(store(keysOf(100), units(4)), 1);
   });
 
+  test('a failed attempt keeps no pin on a reservation that it had taken over', () => {
+    const { storage, l1, clock, keysOf, store, hitChunks } = buildL1House({
+      sizeBytes: units(8),
+      watermarkRatio: 1,
+    });
+    const { slots } = storage.reserveStore(keysOf(1), ALIGN_BYTES);
+    clock.advance(WRITE_TTL_MS + 1);
+    storage.finishStore(slots);
+    for (let prompt = 100; prompt < 107; prompt += 1) store(keysOf(prompt));
+    storage.finishStore(storage.reserveStore(keysOf(1, 2), ALIGN_BYTES).slots);
+    assert.is(hitChunks(keysOf(1, 2)), 2);
+    assert.is(l1.statistics().pinnedCount, 0);
+    storage.clear(true);
+    assert.is(l1.usedBytes, 0);
+  });
+
+  test('of a prompt larger than L1 the prefix that fits is stored', () => {
+    const { storage, keysOf, hitChunks } = buildL1House({
+      sizeBytes: units(64),
+      watermarkRatio: 1,
+    });
+    const keys = keysOf(1, 100);
+    const { slots, offsets } = storage.reserveStore(keys, ALIGN_BYTES);
+    assert.equal([slots.length, offsets.length], [100, 100]);
+    assert.is(storage.finishStore(slots), 64);
+    assert.is(hitChunks(keys), 64);
+  });
+
+  test('2.5 a store finds room behind any number of held chunks', () => {
+    const count = 6000;
+    const house = buildL1House({ sizeBytes: units(count), watermarkRatio: 1 });
+    for (let prompt = 0; prompt < count; prompt += 1) house.store(house.keysOf(prompt));
+    const held = Array.from({ length: count - 10 }, (_, prompt) =>
+      house.l1.holdPrefix(house.keysOf(prompt), 1),
+    );
+    assert.is(house.store(house.keysOf(count + 1, 3)), 3);
+    for (const slots of held) house.l1.releaseHolds(slots, 1);
+  });
+
+  test('memory that cannot be prepared ahead costs a warning, nothing else', () => {
+    const { l1, log, keysOf, store } = buildL1House({ sizeBytes: units(8) });
+    l1.memory.prepareAhead = () => {
+      throw new Error('no thread');
+    };
+    assert.is(store(keysOf(1)), 1);
+    assert.ok(log.has(/not prepared ahead: Error: no thread/));
+  });
+
   test('the policy noop never evicts: a full L1 refuses', () => {
     const { clock, l1, keysOf, store } = buildL1House({
       sizeBytes: units(8),
