@@ -101,7 +101,10 @@ async function benchDoor(): Promise<void> {
     dialect: 'auto',
   });
   router.run({
-    sink: { dispatch: (name) => (name === 'PING' ? true : undefined) as never },
+    sink: {
+      dispatch: (name) => (name === 'PING' ? true : undefined) as never,
+      refuse: (_name, _request, _context, error) => error,
+    },
     hasher: openHasher({ chunkSizeTokens: 256, tokenCountMax: 16_384 }),
   });
   await inOtherProcess(router.endpoints[0] as string, 'door');

@@ -10,6 +10,7 @@ const COMMANDS: Readonly<Record<string, { help: string; load: () => Promise<Comm
   server: { help: 'run the cache server', load: () => import('./server.ts') },
   ping: { help: 'send one PING to a server', load: () => import('./ping.ts') },
   status: { help: 'show what a server holds and how it is', load: () => import('./status.ts') },
+  bench: { help: 'check and measure a server end to end', load: () => import('./bench.ts') },
   version: { help: 'print the version', load: () => import('./version.ts') },
 };
 
@@ -50,6 +51,8 @@ async function main(argv: readonly string[]): Promise<number> {
 }
 
 // Not the exit code alone: an idle connection or a stuck native thread must not keep a finished
-// command alive. stdout and stderr are written synchronously to files, terminals and pipes.
+// command alive. stdout first: what a slow reader of a pipe has not taken yet would be lost.
 // No top-level await: the single executable is a CommonJS bundle.
-main(process.argv.slice(2)).then((exitCode) => process.exit(exitCode));
+main(process.argv.slice(2)).then((exitCode) =>
+  process.stdout.write('', () => process.exit(exitCode)),
+);

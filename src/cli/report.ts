@@ -16,6 +16,8 @@ export interface ReportSection {
   readonly key: string;
   readonly title: string;
   readonly entries: readonly (readonly ReportRow[])[];
+  /** There is always one entry: JSON has it as an object in place of a list. */
+  readonly isSingle?: boolean;
 }
 
 export interface Report {
@@ -68,7 +70,10 @@ const toObject = (rows: readonly ReportRow[]) =>
   Object.fromEntries(rows.map(({ key, value }) => [key, value]));
 
 export function formatJson(report: Report): string {
-  const sections = report.sections.map(({ key, entries }) => [key, entries.map(toObject)]);
+  const sections = report.sections.map(({ key, entries, isSingle }) => [
+    key,
+    isSingle ? toObject(entries[0] ?? []) : entries.map(toObject),
+  ]);
   const metrics = { ...toObject(report.rows), ...Object.fromEntries(sections) };
   return `${JSON.stringify({ title: report.title, metrics }, null, 2)}\n`;
 }

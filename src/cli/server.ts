@@ -14,6 +14,7 @@ import type { LogLevelName, ServerConfig } from '../config/config.ts';
 import { loadServerConfig } from '../config/load.ts';
 import { readEnvironment } from '../config/sources.ts';
 import { VERSION } from '../config/version.ts';
+import { LineWriter } from '../observability/line-writer.ts';
 import { createLogger, type Logger } from '../observability/log.ts';
 import type { Level } from '../observability/log-line.ts';
 import { formatBytes } from '../units.ts';
@@ -36,14 +37,14 @@ function printError(text: string): void {
   process.stderr.write(`kvd server: error: ${text}\n`);
 }
 
-async function openLog(config: ServerConfig): Promise<Logger> {
+async function openLog(config: ServerConfig, lines: LineWriter): Promise<Logger> {
   const noColour = readEnvironment()['NO_COLOR'] ?? '';
   return createLogger({
     format: config.logFormat,
     level: LEVELS[config.logLevel],
     clock: systemClock,
     hasColours: process.stderr.isTTY === true && noColour === '',
-    write: (line) => process.stderr.write(line),
+    write: (line) => lines.write(line),
   });
 }
 
@@ -73,13 +74,13 @@ function watchBrokenInvariants(): void {
   process.on('unhandledRejection', die);
 }
 
-async function serve(config: ServerConfig, log: Logger): Promise<number> {
+async function serve(config: ServerConfig, log: Logger, lines: LineWriter): Promise<number> {
   const stopSignal = watchSignals(log);
   watchBrokenInvariants();
   const { startServer } = await import('../server.ts');
   let server: Awaited<ReturnType<typeof startServer>>;
   try {
-    server = await startServer(config, log);
+    server = await startServer({ config, log, lostLineCount: () => lines.lostCount });
   } catch (error) {
     printError(error instanceof Error ? error.message : String(error));
     log.debug('start failed', { stack: error instanceof Error ? error.stack : '' });
@@ -111,7 +112,8 @@ export async function run(argv: readonly string[]): Promise<number> {
     process.stdout.write(renderSettings(config.settings));
     return 0;
   }
-  const log = await openLog(config);
+  const lines = new LineWriter(process.stderr);
+  const log = await openLog(config, lines);
   for (const warning of warnings) log.warn(warning);
   const l1 = formatBytes(config.l1SizeBytes);
   log.info(`kvd ${VERSION} starting: L1 ${l1}, chunks of ${config.chunkSizeTokens} tokens`, {
@@ -119,5 +121,5 @@ export async function run(argv: readonly string[]): Promise<number> {
     hash: config.hashAlgorithm,
     pid: process.pid,
   });
-  return serve(config, log);
+  return serve(config, log, lines);
 }

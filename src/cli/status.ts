@@ -1,7 +1,6 @@
 /** `kvd status` = `lmcache describe kvcache`: the essence of `GET /status`. 1 when unhealthy. */
-import { readEnvironment } from '../config/sources.ts';
 import { GIB } from '../units.ts';
-import { CommandError, clientCommand, parseArguments, parseSeconds } from './arguments.ts';
+import { clientCommand, parseArguments, parseSeconds } from './arguments.ts';
 import {
   type ReportOptions,
   type ReportRow,
@@ -9,28 +8,13 @@ import {
   type ReportValue,
   writeReport,
 } from './report.ts';
+import { type Document, fetchStatus, isDocument, section, toBaseUrl } from './status-document.ts';
 
 const REPORT_WIDTH = 50;
 
 interface StatusOptions extends ReportOptions {
   readonly url: string;
   readonly timeout: string;
-}
-
-type Document = { readonly [key: string]: unknown };
-
-const isDocument = (value: unknown): value is Document =>
-  typeof value === 'object' && value !== null && !Array.isArray(value);
-
-/** The document at a path; empty when the server does not have it. */
-function section(document: Document, ...path: string[]): Document {
-  let current = document;
-  for (const key of path) {
-    const next = current[key];
-    if (!isDocument(next)) return {};
-    current = next;
-  }
-  return current;
 }
 
 function scalar(value: unknown): ReportValue {
@@ -45,31 +29,6 @@ const row = (key: string, label: string, value: unknown): ReportRow => ({
   label,
   value: scalar(value),
 });
-
-async function fetchStatus(url: string, timeoutMs: number): Promise<Document> {
-  const token = readEnvironment()['KVD_HTTP_TOKEN'];
-  const headers = token ? { authorization: `Bearer ${token}` } : {};
-  let response: Response;
-  try {
-    response = await fetch(`${url}/status`, { headers, signal: AbortSignal.timeout(timeoutMs) });
-  } catch (error) {
-    const { cause, message } = error as Error;
-    const reason = cause instanceof Error && cause.message !== '' ? cause.message : message;
-    throw new CommandError(`Cannot connect to ${url}: ${reason}`);
-  }
-  const text = await response.text();
-  let body: unknown;
-  try {
-    body = JSON.parse(text);
-  } catch {
-    // Not our server: the text itself is the best explanation.
-    body = text.slice(0, 200);
-  }
-  if (response.ok && isDocument(body)) return body;
-  const reason = isDocument(body) ? (body['error'] ?? body['detail']) : body;
-  const kind = response.status === 503 ? 'Server unhealthy' : 'Server error';
-  throw new CommandError(`${kind}: ${String(reason)} (HTTP ${response.status})`);
-}
 
 function summaryRows(status: Document, url: string): ReportRow[] {
   const l1 = section(status, 'storage_manager', 'l1_manager');
@@ -141,8 +100,7 @@ export async function run(argv: readonly string[]): Promise<number> {
   const parsed = parseArguments<StatusOptions>(command, argv);
   if (!parsed) return 0;
   const { options } = parsed;
-  const withScheme = options.url.includes('://') ? options.url : `http://${options.url}`;
-  const url = withScheme.replace(/\/+$/, '');
+  const url = toBaseUrl(options.url);
   const status = await fetchStatus(url, parseSeconds(options.timeout) * 1000);
   const sections = [...instanceSections(status), adapterSection(status)];
   const rows = summaryRows(status, url);

@@ -28,6 +28,8 @@ type ReplyFrames = readonly Uint8Array[];
 
 /** Replies carry no tokens. */
 const noTokens = {
+  chunkSizeTokens: 1,
+  tokenCountMax: 0,
   readTokens(): never {
     throw new KvdError('ERR_WIRE_PAYLOAD', 'a reply holds no token ids');
   },

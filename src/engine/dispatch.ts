@@ -14,8 +14,8 @@
  *
  * A transfer that does not settle before its deadline is answered by its failure and abandoned: if
  * it still waits it never starts, and if it runs its result must not take effect, because the
- * engine has given the blocks to somebody else by then. A failure whose answer has to wait (`HeldReplyError`) frees its lane at
- * once and does not keep `drain` waiting.
+ * engine has given the blocks to somebody else by then. A failure whose answer has to wait
+ * (`HeldReplyError`) frees its lane at once and does not keep `drain` waiting.
  */
 import type { Clock } from '../clock.ts';
 import { HeldReplyError, KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
@@ -176,7 +176,8 @@ export class Dispatcher implements RequestSink {
     const counters = this.#countersOf(name);
     counters.requestCount += 1;
     try {
-      if (this.#isDraining) {
+      // What is answered at once delays no shutdown, and some of it cannot fail (wire 7.3).
+      if (this.#isDraining && LANES[name] !== 'instant') {
         throw new DispatchRefusal('ERR_SHUTTING_DOWN', 'the server is shutting down');
       }
       const handler = this.#handlers.get(name) as Handler<N> | undefined;

@@ -22,7 +22,7 @@ export class Connection {
   /** The dialect of the last message. */
   dialect: Dialect;
   context: RequestContext;
-  /** Requests whose reply is not there yet. */
+  /** Requests whose reply is not there yet; `Admission` counts them. */
   inFlightCount = 0;
 
   constructor(id: number, identity: Buffer, candidates: readonly Dialect[]) {

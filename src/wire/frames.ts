@@ -37,9 +37,11 @@ export function readOperationFrame(frame: Uint8Array): OperationFrame {
   }
 }
 
-/** Bytes of all frames together. */
-export function sizeOfFrames(frames: readonly Uint8Array[]): number {
+/** Bytes of the frames in front of index `end`, all of them together. */
+export function sizeOfFrames(frames: readonly Uint8Array[], end: number = frames.length): number {
   let size = 0;
-  for (const frame of frames) size += frame.length;
+  for (let index = Math.min(end, frames.length) - 1; index >= 0; index -= 1) {
+    size += (frames[index] as Uint8Array).length;
+  }
   return size;
 }

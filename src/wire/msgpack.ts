@@ -8,6 +8,8 @@
  *     int at byte 12 (model_name)".
  *   - an announced length is compared with the bytes that are there before anything is done with
  *     it. Every element takes at least one byte, so a count above the remaining bytes is an error.
+ *   - elements of arrays and pairs of maps are bounded per message (`startMessage`), also those
+ *     that are only walked over: an element costs far more here than its byte on the way.
  *   - `str` and `bin` are different kinds; `str` must be valid UTF-8.
  *   - integers have 64 bits: those outside ±(2^53 − 1) come out as bigint, all others as number.
  *   - bytes are views of the frame, never copies. Whoever keeps them keeps the frame.
@@ -82,6 +84,14 @@ export class MsgpackReader {
   bytes: Uint8Array = EMPTY;
   offset = 0;
   #view: DataView = new DataView(EMPTY.buffer);
+  #elementCountMax = Number.POSITIVE_INFINITY;
+  #elementsLeft = Number.POSITIVE_INFINITY;
+
+  /** The frames until the next call are one message, which may have so many elements in all. */
+  startMessage(elementCountMax: number): void {
+    this.#elementCountMax = elementCountMax;
+    this.#elementsLeft = elementCountMax;
+  }
 
   /** Starts over with another frame. One reader serves all messages of a loop. */
   reset(bytes: Uint8Array): void {
@@ -151,6 +161,37 @@ export class MsgpackReader {
     return this.fail(`expected an integer from ${min} to ${max}, got ${value}`, start);
   }
 
+  /**
+   * An array of safe integers. Lists of block ids have up to a million, so the usual widths are
+   * read without a call for each: 3 ns instead of 15, and 8 instead of 80 in the longest lists.
+   */
+  readIntegers(): number[] {
+    const count = this.readArrayHeader();
+    const { bytes } = this;
+    const end = bytes.length;
+    const values = new Array<number>(count);
+    let offset = this.offset;
+    for (let index = 0; index < count; index += 1) {
+      const head = bytes[offset] as number;
+      if (head <= 0x7f) {
+        values[index] = head;
+        offset += 1;
+      } else if (head === 0xcd && offset + 3 <= end) {
+        values[index] = ((bytes[offset + 1] as number) << 8) | (bytes[offset + 2] as number);
+        offset += 3;
+      } else if (head === 0xce && offset + 5 <= end) {
+        values[index] = this.#view.getUint32(offset + 1);
+        offset += 5;
+      } else {
+        this.offset = offset;
+        values[index] = this.readIntegerIn(Number.MIN_SAFE_INTEGER, Number.MAX_SAFE_INTEGER);
+        offset = this.offset;
+      }
+    }
+    this.offset = offset;
+    return values;
+  }
+
   /** A float; integers are accepted as the peer accepts them. */
   readFloat(): number {
     const byte = this.bytes[this.offset];
@@ -193,21 +234,28 @@ export class MsgpackReader {
     return this.bytes.subarray(from, this.offset);
   }
 
-  /** Element count of an array whose elements follow. Never more than the bytes that are left. */
-  readArrayHeader(): number {
+  /**
+   * Element count of an array whose elements follow. Never more than `countMax`, the bytes that are
+   * left and the elements that the message may still have.
+   */
+  readArrayHeader(countMax = LENGTH_MAX): number {
     const start = this.offset;
     const byte = this.#head('array');
     const count = byte <= 0x9f ? this.#short(byte & 0x0f) : this.#readLength(byte - 0xdc + 1);
     if (count > this.remaining) this.fail(`truncated: array of ${count} elements`, start);
+    if (count > countMax) this.fail(`expected at most ${countMax} elements, got ${count}`, start);
+    this.#spend(count, start);
     return count;
   }
 
-  /** Pair count of a map whose keys and values follow. */
-  readMapHeader(): number {
+  /** Pair count of a map whose keys and values follow, bounded likewise. */
+  readMapHeader(countMax = LENGTH_MAX): number {
     const start = this.offset;
     const byte = this.#head('map');
     const count = byte <= 0x8f ? this.#short(byte & 0x0f) : this.#readLength(byte - 0xde + 1);
     if (count * 2 > this.remaining) this.fail(`truncated: map of ${count} pairs`, start);
+    if (count > countMax) this.fail(`expected at most ${countMax} pairs, got ${count}`, start);
+    this.#spend(count, start);
     return count;
   }
 
@@ -298,6 +346,13 @@ export class MsgpackReader {
     return byte as number;
   }
 
+  #spend(count: number, start: number): void {
+    this.#elementsLeft -= count;
+    if (this.#elementsLeft < 0) {
+      this.fail(`more than ${this.#elementCountMax} elements in one message`, start);
+    }
+  }
+
   #need(length: number): void {
     if (length > this.remaining) {
       this.fail(`truncated: ${length} bytes needed, ${this.remaining} left`);
@@ -378,7 +433,7 @@ const INITIAL_SIZE_BYTES = 1024;
 const COPY_SIZE_MAX = 4096;
 
 export class MsgpackWriter {
-  #buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
+  #buffer: Buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
   #length = 0;
 
   /** Forgets what an interrupted caller may have left. */
@@ -431,6 +486,24 @@ export class MsgpackWriter {
   writeBytes(value: Uint8Array): void {
     this.#writeLength(0xc4, value.length);
     this.writeRaw(value);
+  }
+
+  /**
+   * A `bin` of the bytes from `start` to `end` of `frame`, which are not copied: what has been
+   * written moves in front of them, and `frame` becomes the buffer. It needs room for that.
+   */
+  writeBytesInPlace(frame: Buffer, start: number, end: number): void {
+    // Small results are copied by `take` and the buffer used again, so it must not be a caller's.
+    if (end - start <= COPY_SIZE_MAX) {
+      this.writeBytes(frame.subarray(start, end));
+      return;
+    }
+    this.#writeLength(0xc4, end - start);
+    const origin = start - this.#length;
+    assert(origin >= 0, `${this.#length} bytes do not fit in front of the data`);
+    this.#buffer.copy(frame, origin, 0, this.#length);
+    this.#buffer = frame.subarray(origin);
+    this.#length = end - origin;
   }
 
   writeArrayHeader(count: number): void {

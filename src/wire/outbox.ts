@@ -14,8 +14,10 @@
  *
  * As long as a client's queue holds something, further replies to it go to the queue's end. The
  * queue is bounded in messages and bytes, and so are all queues together; what does not fit is
- * lost, counted. A reply larger than the bound is taken when its queue is empty, else it could
- * never be sent.
+ * lost, counted. A reply that alone is larger than the bounds (inline data has gigabytes) is taken
+ * when the client's queue is empty, else it could never be sent, and takes no room: neither a PING
+ * behind it nor other clients lose a reply for it. That is at most one for each client that does
+ * not read, and ZMQ holds up to SNDHWM of them already.
  *
  * ZMQ does not say when it has room again, hence the retries: in the next turn of the event loop
  * while something moves (a client that reads is emptied in microseconds), else with a delay that
@@ -64,6 +66,8 @@ const TAKEN_COUNT_MAX = 1024;
 interface Entry {
   readonly frames: Uint8Array[];
   readonly sizeBytes: number;
+  /** What it takes of the bounds. */
+  readonly roomBytes: number;
 }
 
 /** First in, first out; entries in front of `#head` have been taken. */
@@ -72,6 +76,7 @@ class ClientQueue {
   readonly #entries: (Entry | undefined)[] = [];
   #head = 0;
   sizeBytes = 0;
+  roomBytes = 0;
 
   constructor(connection: Connection) {
     this.connection = connection;
@@ -101,6 +106,7 @@ class ClientQueue {
     this.#entries.length = 0;
     this.#head = 0;
     this.sizeBytes = 0;
+    this.roomBytes = 0;
   }
 }
 
@@ -113,6 +119,7 @@ export class Outbox {
   #retry: Timer | null = null;
   #retryDelayMs = RETRY_DELAY_MS_FIRST;
   #isFlushing = false;
+  #roomBytes = 0;
   sentCount = 0;
   queuedCount = 0;
   queuedBytes = 0;
@@ -202,17 +209,19 @@ export class Outbox {
   #enqueue(queue: ClientQueue, frames: Uint8Array[]): void {
     const { queueCountMax, queueBytesMax, queueBytesMaxTotal } = this.#limits;
     const sizeBytes = sizeOfFrames(frames) + ENTRY_OVERHEAD_BYTES;
-    const isFirst = queue.count === 0;
+    const isLargerThanAll = sizeBytes > Math.min(queueBytesMax, queueBytesMaxTotal);
+    const roomBytes = isLargerThanAll && queue.count === 0 ? 0 : sizeBytes;
     const hasRoom =
       queue.count < queueCountMax &&
-      (isFirst || queue.sizeBytes + sizeBytes <= queueBytesMax) &&
-      (this.queuedBytes === 0 || this.queuedBytes + sizeBytes <= queueBytesMaxTotal);
+      queue.roomBytes + roomBytes <= queueBytesMax &&
+      this.#roomBytes + roomBytes <= queueBytesMaxTotal;
     if (!hasRoom) {
       this.#onLost(queue.connection, 'full', 1);
       return;
     }
-    queue.push({ frames, sizeBytes });
-    this.#account(queue, 1, sizeBytes);
+    const entry = { frames, sizeBytes, roomBytes };
+    queue.push(entry);
+    this.#account(queue, entry, 1);
   }
 
   /** Sends from the front until ZMQ refuses or others have their turn. True when any went out. */
@@ -230,23 +239,27 @@ export class Outbox {
       // Meanwhile another send may have found out that the client has gone.
       if (queue.first !== entry) break;
       queue.removeFirst();
-      this.#account(queue, -1, -entry.sizeBytes);
+      this.#account(queue, entry, -1);
       this.sentCount += 1;
       hasMoved = true;
     }
     return hasMoved;
   }
 
-  #account(queue: ClientQueue, count: number, bytes: number): void {
-    queue.sizeBytes += bytes;
-    this.queuedBytes += bytes;
-    this.queuedCount += count;
+  #account(queue: ClientQueue, { sizeBytes, roomBytes }: Entry, sign: 1 | -1): void {
+    queue.sizeBytes += sign * sizeBytes;
+    queue.roomBytes += sign * roomBytes;
+    this.queuedBytes += sign * sizeBytes;
+    this.#roomBytes += sign * roomBytes;
+    this.queuedCount += sign;
   }
 
   #dropQueue(queue: ClientQueue, reason: LossReason): void {
     this.#queues.delete(queue.connection);
     const { count } = queue;
-    this.#account(queue, -count, -queue.sizeBytes);
+    this.queuedCount -= count;
+    this.queuedBytes -= queue.sizeBytes;
+    this.#roomBytes -= queue.roomBytes;
     queue.clear();
     if (count > 0) this.#onLost(queue.connection, reason, count);
   }

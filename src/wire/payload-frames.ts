@@ -2,7 +2,7 @@
  * Requests of several frames: one msgpack value each, in a fixed order and number.
  */
 import { KvdError } from '../errors.ts';
-import { type Codec, decode, encode, type PayloadReader } from './schema.ts';
+import { type Codec, decodeFrame, encode, type PayloadReader } from './schema.ts';
 
 /** The payload frames of one operation, in order. */
 export interface FramesCodec<T> {
@@ -49,6 +49,19 @@ export function noFrames<T>(value: T): FramesCodec<T> {
   return { count: 0, read: () => value, write: () => [] };
 }
 
+/** The same frames under another type. */
+export function mappedFrames<Inner, Outer>(
+  codec: FramesCodec<Inner>,
+  fromWire: (value: Inner, reader: PayloadReader) => Outer,
+  toWire: (value: Outer) => Inner,
+): FramesCodec<Outer> {
+  return {
+    count: codec.count,
+    read: (payloads, first, reader) => fromWire(codec.read(payloads, first, reader), reader),
+    write: (value) => codec.write(toWire(value)),
+  };
+}
+
 /** Reads payload `index`; an error says which payload it was. */
 function readFrame<T>(
   codec: Codec<T>,
@@ -59,7 +72,7 @@ function readFrame<T>(
 ): T {
   try {
     reader.place = '';
-    return decode(codec, payloads[first + index] as Uint8Array, reader);
+    return decodeFrame(codec, payloads[first + index] as Uint8Array, reader);
   } catch (error) {
     if (!(error instanceof KvdError)) throw error;
     throw new KvdError(error.code, `payload ${index}: ${error.message}`, { cause: error });

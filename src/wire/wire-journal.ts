@@ -1,13 +1,26 @@
 /**
  * What goes wrong at the ZMQ door: counted by reason since the start, and told to the operator in
- * at most one line per connection, reason and operation (the limit is the logger's).
+ * at most one line per connection, reason and operation (the limit is the logger's). This is the
+ * one place that says that a request was refused, whoever refused it.
  */
-import type { OperationName } from '../engine/api.ts';
+import type { OperationName, RequestOf } from '../engine/api.ts';
 import type { ErrorCode, KvdError } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { Connection } from './connections.ts';
 import type { LossReason } from './outbox.ts';
+
+/** Ids of real requests have 40 to 60 characters, paths of models some more. */
+const NAME_CHARS_MAX = 120;
+
+/** A request whose operation is known. */
+export interface RefusedRequest {
+  readonly name: OperationName;
+  /** Null when it could not be read. */
+  readonly request: RequestOf<OperationName> | null;
+  /** False: the failure is answered by silence. */
+  readonly isAnswered: boolean;
+}
 
 export class WireJournal {
   readonly #log: Logger;
@@ -24,22 +37,17 @@ export class WireJournal {
     this.#bus = bus;
   }
 
-  /** A message that could not be read. `subject` is its operation, if that is known. */
-  badMessage(connection: Connection, error: KvdError, subject: string): void {
+  /** A message that could not be read; `refused` is null when its operation is not known either. */
+  badMessage(connection: Connection, error: KvdError, refused: RefusedRequest | null): void {
     increment(this.#badMessages, error.code);
     this.#bus.publish('wire.bad_message', { reason: error.code });
-    this.#report(connection, error, subject);
+    this.#report(connection, error, refused);
   }
 
   /** A request that could be read and was refused. */
-  refusal(connection: Connection, error: KvdError, name: OperationName): void {
+  refusal(connection: Connection, error: KvdError, refused: RefusedRequest): void {
     increment(this.#refusals, error.code);
-    this.#report(connection, error, name);
-  }
-
-  /** A failure that is answered by silence. */
-  withheld(name: OperationName): void {
-    increment(this.#withheld, name);
+    this.#report(connection, error, refused);
   }
 
   lost(connection: Connection, reason: LossReason, count: number): void {
@@ -67,17 +75,38 @@ export class WireJournal {
     };
   }
 
-  #report(connection: Connection, error: KvdError, subject: string): void {
+  #report(connection: Connection, error: KvdError, refused: RefusedRequest | null): void {
+    const isSilent = refused !== null && !refused.isAnswered;
+    if (isSilent) increment(this.#withheld, refused.name);
     const { level, next } = error.row;
     const { cause } = error;
     const stack = error.code === 'ERR_INTERNAL' && cause instanceof Error ? `\n${cause.stack}` : '';
+    const subject = refused?.name ?? 'message';
     this.#log.limited(
-      level === 'debug' ? 'info' : level,
+      // Silence makes a client wait, so it is never a detail.
+      level === 'debug' || level === 'info' ? (isSilent ? 'warn' : 'info') : level,
       `${error.code} ${subject} ${connection.id}`,
-      `${subject} of client ${connection.id} refused: ${error.code}: ${error.message} ` +
+      `${subject} of client ${connection.id}${describe(refused?.request ?? null)} ` +
+        `refused${isSilent ? ' without an answer' : ''}: ${error.code}: ${error.message} ` +
         `(next: ${next})${stack}`,
     );
   }
+}
+
+/** Whose request it is, without its tokens and salt: ` (instance 7, request cmpl-1)`. */
+function describe(request: RequestOf<OperationName> | null): string {
+  if (request === null) return '';
+  const parts: string[] = [];
+  if ('instanceId' in request) parts.push(`instance ${request.instanceId}`);
+  if ('modelName' in request) parts.push(`model ${shown(request.modelName)}`);
+  if ('requestId' in request) parts.push(`request ${shown(request.requestId)}`);
+  if ('key' in request) parts.push(`request ${shown(request.key.requestId)}`);
+  return parts.length === 0 ? '' : ` (${parts.join(', ')})`;
+}
+
+/** Names may have thousands of characters. */
+function shown(name: string): string {
+  return name.length <= NAME_CHARS_MAX ? name : `${name.slice(0, NAME_CHARS_MAX)}…`;
 }
 
 function increment<K>(counts: Map<K, number>, key: K): void {

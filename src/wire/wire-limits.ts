@@ -2,7 +2,10 @@
 import { GIB, MIB } from '../units.ts';
 
 export interface WireLimits {
-  /** All frames of a message together. Above: the request is refused. */
+  /**
+   * All frames of a message together; `Admission` has a lower bound for each operation without
+   * data. Above: the request is refused.
+   */
   readonly messageBytesMax: number;
   /** One frame, inside ZMQ. Above: ZMQ closes the connection without a reply, the last resort. */
   readonly frameBytesMax: number;
@@ -10,8 +13,10 @@ export interface WireLimits {
   readonly connectionCountMax: number;
   /** Requests without a reply yet, per connection. Above: `OVERLOADED`. */
   readonly inFlightCountMax: number;
-  /** The same for all connections together. */
+  /** The same for all connections together. Above: `OVERLOADED` for those beyond their reserve. */
   readonly inFlightCountMaxTotal: number;
+  /** Requests in flight that every connection may have, whatever the others have. */
+  readonly inFlightCountReserved: number;
   /** Replies that wait for a client that does not read. Above: dropped and counted. */
   readonly queueCountMax: number;
   readonly queueBytesMax: number;
@@ -27,11 +32,32 @@ export const DEFAULT_WIRE_LIMITS: WireLimits = {
   // vLLM keeps one request per running prompt open; hundreds are normal, thousands are not.
   inFlightCountMax: 4096,
   inFlightCountMaxTotal: 65_536,
+  // A worker has a transfer for each running prompt and a scheduler asks in turn; with this many
+  // both go on, if more slowly.
+  inFlightCountReserved: 16,
   // A client that pipelines sees its replies queue up for milliseconds; bytes are the real bound.
   queueCountMax: 65_536,
   queueBytesMax: 64 * MIB,
   queueBytesMaxTotal: 512 * MIB,
 };
+
+/**
+ * Elements of all arrays and pairs of all maps of one message, skipped ones included. 1,048,576
+ * block ids are what the reference takes for one request (spec engine 8); the rest is for all other
+ * things in it. Above: the message is refused as malformed. An element costs 2 to 100 ns.
+ */
+export const ELEMENTS_PER_MESSAGE_MAX = 1_048_576 + 65_536;
+/**
+ * Elements of a list whose elements are maps, lists or wrappers (µs each): tensors and groups of a
+ * registration, kernel groups of a transfer, shapes, records of a scheduler's step. Models have a
+ * few hundred layers, schedulers run up to some thousand prompts at once.
+ */
+export const LIST_COUNT_MAX = 4096;
+/**
+ * The same where an element stands for a chunk: 1,048,576 tokens are 4096 chunks, and keys of
+ * objects name each chunk once per rank.
+ */
+export const CHUNK_LIST_COUNT_MAX = 65_536;
 
 /**
  * Messages that ZMQ itself queues per client. ZMQ counts messages, not bytes, and never says when

@@ -12,7 +12,7 @@ import { VirtualClock } from './virtual-clock.ts';
 
 export const ALIGN_BYTES = 4096;
 export const WRITE_TTL_MS = 10_000;
-const READ_TTL_MS = 5_000;
+export const READ_TTL_MS = 5_000;
 const WASM = readFileSync(new URL('../../build/core.wasm', import.meta.url));
 
 export interface L1HouseOptions {

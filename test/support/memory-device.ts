@@ -10,6 +10,7 @@ import type {
   CopyPlan,
   Device,
   DeviceInstance,
+  HostCopyJob,
   MappedTensor,
 } from '../../src/device/device.ts';
 import { storageBytesNeeded, toPhysicalOrder } from '../../src/device/tensor-geometry.ts';
@@ -72,6 +73,24 @@ export class MemoryDevice implements Device {
     return instance;
   }
 
+  async copyHostTensors(job: HostCopyJob): Promise<void> {
+    await this.gate;
+    const failure = this.failNextJob;
+    this.failNextJob = null;
+    if (failure !== null) throw new KvdError('ERR_DEVICE_COPY', failure);
+    const { shape, itemSizeBytes } = job;
+    for (const copy of job.copies) {
+      for (const [index, offset] of elementOffsets(shape, copy.stride).entries()) {
+        const host = copy.offsetBytes + offset * itemSizeBytes;
+        const l1 = copy.objectOffset + index * itemSizeBytes;
+        for (let i = 0; i < itemSizeBytes; i += 1) {
+          if (job.direction === 'to-l1') this.l1[l1 + i] = copy.bytes[host + i] as number;
+          else copy.bytes[host + i] = this.l1[l1 + i] as number;
+        }
+      }
+    }
+  }
+
   anyEvent(): Uint8Array {
     if (this.eventError) throw this.eventError;
     return STUB_EVENT;
@@ -93,6 +112,16 @@ export class MemoryDevice implements Device {
     }
     return segment;
   }
+}
+
+/** Offsets of the elements of a strided tensor, in their order. */
+function elementOffsets(shape: readonly number[], stride: readonly number[]): number[] {
+  let offsets = [0];
+  for (const [d, count] of shape.entries()) {
+    const step = stride[d] as number;
+    offsets = offsets.flatMap((at) => Array.from({ length: count }, (_, i) => at + i * step));
+  }
+  return offsets;
 }
 
 export class MemoryInstance implements DeviceInstance {

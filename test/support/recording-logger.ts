@@ -4,6 +4,8 @@ import type { Logger } from '../../src/observability/log.ts';
 export interface RecordedLine {
   readonly level: string;
   readonly message: string;
+  /** What limits the number of such lines; absent where nothing does. */
+  readonly key?: string;
 }
 
 export class RecordingLogger implements Logger {
@@ -25,8 +27,8 @@ export class RecordingLogger implements Logger {
     this.lines.push({ level: 'error', message });
   }
 
-  limited(level: 'info' | 'warn' | 'error', _key: string, message: string): void {
-    this.lines.push({ level, message });
+  limited(level: 'info' | 'warn' | 'error', key: string, message: string): void {
+    this.lines.push({ level, message, key });
   }
 
   child(): Logger {

@@ -57,6 +57,7 @@ export interface ServerStatus {
   readonly wire: Readonly<Record<string, number>> & {
     readonly bad_messages: Readonly<Record<string, number>>;
     readonly refusals: Readonly<Record<string, number>>;
+    readonly replies_withheld: Readonly<Record<string, number>>;
     readonly replies_lost: { readonly gone: number; readonly full: number };
   };
   readonly device: Readonly<Record<string, number>>;
@@ -156,6 +157,16 @@ export class ServerProcess {
     const text = await (await fetch(`${this.httpUrl}/metrics`)).text();
     const line = text.split('\n').find((candidate) => candidate.startsWith(`${sample} `));
     return Number(line?.slice(sample.length + 1) ?? 0);
+  }
+
+  /** `POST /cache/clear` without force: what is locked stays. */
+  async clearIdle(): Promise<void> {
+    const response = await fetch(`${this.httpUrl}/cache/clear`, {
+      method: 'POST',
+      headers: { 'content-type': 'application/json' },
+      body: '{}',
+    });
+    assert.is(response.status, 200);
   }
 
   rssBytes(): number {

@@ -1,8 +1,13 @@
 /** A router on free loopback ports with a sink of the test's choosing. Close it in the end. */
 import * as assert from 'uvu/assert';
-import { KvdClient } from '../../src/client/client.ts';
+import { KvdClient, tokenSpan } from '../../src/client/client.ts';
 import { systemClock } from '../../src/clock.ts';
-import type { OperationName, RequestContext } from '../../src/engine/api.ts';
+import type {
+  OperationName,
+  RequestContext,
+  RequestOf,
+  RequestSink,
+} from '../../src/engine/api.ts';
 import { KvdError } from '../../src/errors.ts';
 import { EventBus } from '../../src/observability/events.ts';
 import { Router } from '../../src/wire/router.ts';
@@ -26,6 +31,8 @@ export interface WireHouse {
 export interface WireHouseOptions {
   readonly endpoints?: readonly string[];
   readonly limits?: Partial<WireLimits>;
+  /** What the engine makes of a refusal by the door. Absent: nothing. */
+  readonly refuse?: RequestSink['refuse'];
 }
 
 /** Operations without an answer are `ERR_NOT_ENABLED`; PING and NOOP have one. */
@@ -51,6 +58,7 @@ export async function openWireHouse(
         if (!answer) throw new KvdError('ERR_NOT_ENABLED', `${name} is not served here`);
         return answer(request as never, context) as never;
       },
+      refuse: options.refuse ?? ((_name, _request, _context, error) => error),
     },
     hasher: openHasher({ chunkSizeTokens: 16, tokenCountMax: 70_000 }),
   });
@@ -113,4 +121,26 @@ export async function replyOrSilence(
   await client.send(frames);
   await client.call('NOOP', {}, CALL_TIMEOUT_MS);
   return reply;
+}
+
+export function lookup(requestId = 'r'): RequestOf<'LOOKUP'> {
+  return {
+    tpSize: 1,
+    key: {
+      modelName: 'm',
+      worldSize: 1,
+      workerId: null,
+      tokens: tokenSpan([1, 2, 3]),
+      startToken: 0,
+      endToken: 3,
+      requestId,
+      cacheSalt: '',
+      readerCount: null,
+    },
+  };
+}
+
+export function retrieve(): RequestOf<'RETRIEVE'> {
+  const { key } = lookup();
+  return { key, instanceId: 1n, blockIds: [[0]], event: new Uint8Array(0), skipFirstTokens: 0 };
 }

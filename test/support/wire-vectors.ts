@@ -1,6 +1,6 @@
 /** The golden messages of test/vectors and the session transcripts (spec wire 11). */
 import { readFileSync } from 'node:fs';
-import type { OperationName } from '../../src/engine/api.ts';
+import type { HostTensor, OperationName } from '../../src/engine/api.ts';
 
 /** Hex, runs of hex, or only a digest of a long frame. */
 export type VectorFrame = string | { $runs: readonly [string, number][] } | FrameDigest;
@@ -38,6 +38,17 @@ export interface VectorHostilePickle {
   readonly expect: string;
 }
 
+/** One pickled list of tensors, as PyTorch or as the canonical writer writes it. */
+export interface VectorTensorPickle {
+  readonly case: string;
+  readonly hex: Exclude<VectorFrame, FrameDigest>;
+  readonly tensors: readonly {
+    readonly dtype: HostTensor['dtype'];
+    readonly shape: readonly number[];
+    readonly contiguous_bytes: Exclude<VectorFrame, FrameDigest>;
+  }[];
+}
+
 export interface VectorMalformed {
   readonly case: string;
   readonly frames: readonly VectorFrame[];
@@ -50,6 +61,8 @@ export interface WireVectors {
   readonly requests: readonly VectorRequest[];
   readonly responses: readonly VectorResponse[];
   readonly wrappers: readonly VectorWrapper[];
+  readonly tensor_pickles: readonly VectorTensorPickle[];
+  readonly tensor_pickles_canonical: readonly VectorTensorPickle[];
   readonly hostile_pickles: readonly VectorHostilePickle[];
   readonly establish: readonly string[];
   readonly neutral_replies: readonly { op: OperationName; frames: readonly string[] }[];

@@ -142,6 +142,16 @@ suite('kvd status', (test) => {
     });
   });
 
+  test('output that a pipe cannot take at once arrives whole', async () => {
+    const engineType = 'x'.repeat(4 * 1024 * 1024);
+    await withStatus(200, { is_healthy: true, engine_type: engineType }, async (url) => {
+      const result = await kvdBeside(['status', '--url', url, '--format', 'json']);
+      assert.is(result.status, 0, result.stderr);
+      const { metrics } = JSON.parse(result.stdout) as { metrics: Record<string, unknown> };
+      assert.ok(metrics['engine_type'] === engineType);
+    });
+  });
+
   test('an unhealthy server, an error and no server all exit 1 and say which', async () => {
     await withStatus(200, { is_healthy: false }, async (url) => {
       const result = await kvdBeside(['status', '--url', url, '--format', 'json']);

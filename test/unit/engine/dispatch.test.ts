@@ -7,7 +7,7 @@ import type {
   RequestContext,
 } from '../../../src/engine/api.ts';
 import { Dispatcher } from '../../../src/engine/dispatch.ts';
-import { KvdError, WithheldReplyError } from '../../../src/errors.ts';
+import { HeldReplyError, KvdError, WithheldReplyError } from '../../../src/errors.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
@@ -290,22 +290,48 @@ suite('dispatch', (test) => {
 
   test('draining refuses new requests and waits for the accepted ones', async () => {
     const gate = manualGate();
-    const { dispatcher } = setUp({ STORE: gate.wait, PING: () => true });
+    const { dispatcher } = setUp({
+      STORE: gate.wait,
+      LOOKUP: () => undefined,
+      GET_CHUNK_SIZE: () => 256,
+    });
     const running = dispatcher.dispatch('STORE', store, from(1));
     let isDrained = false;
     const drained = dispatcher.drain(5000).then(() => {
       isDrained = true;
     });
     assert.throws(
-      () => dispatcher.dispatch('PING', { instanceId: null }, from(1)),
+      () => dispatcher.dispatch('LOOKUP', { key, tpSize: 1 }, from(1)),
       (error: KvdError) => error.code === 'ERR_SHUTTING_DOWN',
     );
+    assert.is(dispatcher.dispatch('GET_CHUNK_SIZE', {}, from(1)), 256, 'cannot fail');
     await turn();
     assert.is(isDrained, false);
     gate.open[0]?.(ok);
     await running;
     await drained;
     assert.is(isDrained, true);
+  });
+
+  test('a held failure frees its lane at once and is answered when it is due', async () => {
+    let tell = (_: KvdError) => {};
+    const due = new Promise<KvdError>((resolve) => {
+      tell = resolve;
+    });
+    const { dispatcher } = setUp({
+      PREPARE_RETRIEVE: async () => {
+        throw new HeldReplyError(new KvdError('ERR_DATA_MISSING', 'missing'), due);
+      },
+      COMMIT_RETRIEVE: async () => true,
+    });
+    const read = dispatcher.dispatch('PREPARE_RETRIEVE', { key, instanceId: 1n }, from(1));
+    const next = dispatcher.dispatch('COMMIT_RETRIEVE', { key, instanceId: 1n }, from(1));
+    assert.is(await next, true);
+    assert.is(dispatcher.inFlightCount, 0);
+    await dispatcher.drain(1000);
+    tell(new WithheldReplyError('ERR_DATA_MISSING', 'never mind'));
+    await rejects(Promise.resolve(read), /never mind/);
+    assert.is(dispatcher.failuresByCode.get('ERR_DATA_MISSING'), 1);
   });
 
   test('two handlers for one operation are a fault of the composition', () => {

@@ -291,4 +291,18 @@ suite('msgpack writer', (test) => {
     assert.throws(() => writer.writeInteger(1n << 64n), /64 bits/);
     assert.throws(() => writer.writeInteger(-(1n << 63n) - 1n), /64 bits/);
   });
+  test('writes around bytes in place only where there is room in front of them', () => {
+    const frame = Buffer.alloc(10_000, 7);
+    const writer = new MsgpackWriter();
+    writer.writeText('head');
+    assert.throws(() => writer.writeBytesInPlace(frame, 7, 9_000), /do not fit in front/);
+    writer.reset();
+    writer.writeText('head');
+    // Five bytes of text and three of the header of the bytes.
+    writer.writeBytesInPlace(frame, 8, 9_000);
+    const written = writer.take();
+    assert.is(written.buffer, frame.buffer);
+    assert.is(Buffer.from(written.subarray(0, 9)).toString('hex'), 'a468656164c5232007');
+    assert.is(written.length, 9_000);
+  });
 });

@@ -128,10 +128,36 @@ suite('outbox', (test) => {
 
   test('takes one reply of any size, else it could never be sent', async () => {
     const { socket, outbox, send, losses } = open();
-    socket.credit.set('alice', 0);
+    for (const name of ['alice', 'bob']) socket.credit.set(name, 0);
+    send(bob, '1');
+    send(bob, '2');
+    await turn();
     send(alice, 'x'.repeat(1_000_000));
     await turn();
-    assert.equal([outbox.queuedCount, losses.length], [1, 0]);
+    assert.equal([outbox.queuedCount, losses.length], [3, 0]);
+  });
+
+  test('gives a reply larger than every bound no room of others', async () => {
+    const { socket, clock, outbox, send, losses } = open();
+    for (const name of ['alice', 'bob']) socket.credit.set(name, 0);
+    send(alice, 'x'.repeat(1_000_000));
+    await turn();
+    send(alice, 'behind it');
+    send(bob, '1');
+    await turn();
+    send(bob, '2');
+    await turn();
+    assert.equal([outbox.queuedCount, losses.length], [4, 0]);
+    // A second large one does not fit behind the first, not even when that is on its way.
+    send(alice, 'y'.repeat(1_000_000));
+    await turn();
+    assert.equal(losses, [[1, 'full', 1]]);
+    for (const name of ['alice', 'bob']) socket.credit.set(name, 10);
+    clock.advance(100);
+    await turn();
+    clock.advance(100);
+    await turn();
+    assert.equal([outbox.queuedCount, outbox.queuedBytes, outbox.sentCount], [0, 0, 4]);
   });
 
   test('drops the queue of a client that has gone', async () => {

@@ -1,43 +1,22 @@
 /** The router over real sockets: one reply a request, bounds, closing. */
 import { createServer } from 'node:net';
 import * as assert from 'uvu/assert';
-import { tokenSpan } from '../../../src/client/client.ts';
-import type { RequestContext, RequestOf } from '../../../src/engine/api.ts';
-import { KvdError, RefusedTransferError, WithheldReplyError } from '../../../src/errors.ts';
+import type { RequestContext } from '../../../src/engine/api.ts';
+import { KvdError, RefusedTransferError } from '../../../src/errors.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 import { deadline, until } from '../../support/waiting.ts';
 import {
   type Answers,
   CALL_TIMEOUT_MS,
+  lookup,
   openWireHouse,
   ping,
   pingUnheard,
   replyOrSilence,
+  retrieve,
   withWireHouse,
 } from '../../support/wire-house.ts';
-
-function lookup(requestId = 'r'): RequestOf<'LOOKUP'> {
-  return {
-    tpSize: 1,
-    key: {
-      modelName: 'm',
-      worldSize: 1,
-      workerId: null,
-      tokens: tokenSpan([1, 2, 3]),
-      startToken: 0,
-      endToken: 3,
-      requestId,
-      cacheSalt: '',
-      readerCount: null,
-    },
-  };
-}
-
-function retrieve(): RequestOf<'RETRIEVE'> {
-  const { key } = lookup();
-  return { key, instanceId: 1n, blockIds: [[0]], event: new Uint8Array(0), skipFirstTokens: 0 };
-}
 
 suite('reply', (test) => {
   test('is the value of a handler that returns at once', () =>
@@ -160,39 +139,6 @@ suite('reply', (test) => {
     }));
 });
 
-suite('withheld reply', (test) => {
-  test('is silence, counted by operation, for registrations and strict transfers', () =>
-    withWireHouse(
-      {
-        RETRIEVE: () => {
-          throw new WithheldReplyError('ERR_DATA_MISSING', 'strict');
-        },
-        REGISTER_KV_CACHE: () => Promise.reject(new KvdError('ERR_LAYOUT', 'unknown layout')),
-      },
-      async (house) => {
-        const client = house.client();
-        await rejects(client.call('RETRIEVE', retrieve(), 100), /no reply within 100 ms/);
-        const registration: RequestOf<'REGISTER_KV_CACHE'> = {
-          instanceId: 1n,
-          wrappers: [],
-          modelName: 'm',
-          worldSize: 1,
-          engineType: 'vllm',
-          layoutHints: {},
-          engineGroupInfos: [],
-        };
-        await rejects(client.call('REGISTER_KV_CACHE', registration, 100), /no reply/);
-        assert.equal(house.router.statistics()['replies_withheld'], {
-          RETRIEVE: 1,
-          REGISTER_KV_CACHE: 1,
-        });
-        const line = house.log.lines.find(({ message }) => /REGISTER_KV_CACHE/.test(message));
-        assert.is(line?.level, 'error');
-        assert.match(line?.message as string, /unknown layout \(next: Compare engine/);
-      },
-    ));
-});
-
 suite('connection', (test) => {
   test('has an id of its own, the same for all its messages', () => {
     const seen: RequestContext[] = [];
@@ -208,20 +154,20 @@ suite('connection', (test) => {
   });
 
   test('with too many requests in flight is refused until some end', () => {
-    const late = Promise.withResolvers<boolean>();
-    const answers: Answers = { PING: () => late.promise };
+    const late = Promise.withResolvers<number>();
     return withWireHouse(
-      answers,
+      { QUERY_PREFETCH_STATUS: () => late.promise },
       async (house) => {
         const client = house.client();
-        const calls = [1, 2, 3].map(() =>
-          client.call('PING', { instanceId: null }, CALL_TIMEOUT_MS),
-        );
+        const query = () =>
+          client.call('QUERY_PREFETCH_STATUS', { requestId: 'r' }, CALL_TIMEOUT_MS);
+        const calls = [query(), query(), query()];
         assert.match((await calls[2])?.error?.message as string, /2 requests in flight/);
+        await ping(client);
         assert.is((await house.client().call('NOOP', {}, CALL_TIMEOUT_MS)).value, 'OK');
-        late.resolve(true);
-        assert.is((await calls[0])?.value, true);
-        assert.is((await client.call('PING', { instanceId: null }, CALL_TIMEOUT_MS)).value, true);
+        late.resolve(7);
+        assert.is((await calls[0])?.value, 7);
+        assert.is((await query()).value, 7);
       },
       { limits: { inFlightCountMax: 2 } },
     );

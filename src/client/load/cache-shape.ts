@@ -92,7 +92,7 @@ export function fitCacheShape(
     }));
   });
   const identities = groups.map(({ kvSize, headCount, headSize, dtype }) =>
-    [kvSize, headCount, headSize, dtype].join(),
+    (kvSize === 1 ? [1, 1, headCount * headSize, dtype] : [2, headCount, headSize, dtype]).join(),
   );
   return {
     geometry,

@@ -43,8 +43,10 @@ export class Caller {
     try {
       return await this.#client.call(name, request, timeoutMs);
     } catch (error) {
-      if (!(error instanceof KvdError) || error.code !== 'ERR_TIMEOUT') throw error;
-      throw new KvdError('ERR_TIMEOUT', `${name}: ${error.message}`, { cause: error });
+      if (!isTimeout(error)) throw error;
+      // A refused registration is answered by silence, because real clients take any reply for yes.
+      const hint = name.startsWith('REGISTER_') ? '; the log of the server says why' : '';
+      throw new KvdError('ERR_TIMEOUT', `${name}: ${error.message}${hint}`, { cause: error });
     }
   }
 }
@@ -52,4 +54,8 @@ export class Caller {
 /** The server said no; the next request may go better. */
 export class RefusedStepError extends Error {
   override readonly name = 'RefusedStepError';
+}
+
+export function isTimeout(error: unknown): error is KvdError {
+  return error instanceof KvdError && error.code === 'ERR_TIMEOUT';
 }
