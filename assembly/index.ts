@@ -24,7 +24,7 @@ import {
   touchBatch,
   unpinBatch,
 } from './reading';
-import { clearAll, deleteBatch, evict, sweepExpired } from './reclaiming';
+import { clearAll, clearSlice, deleteBatch, evict, sweepExpired } from './reclaiming';
 import { ALREADY_INITIALIZED, INVALID_ARGUMENT, NOT_INITIALIZED, SUCCESS } from './result';
 import { growArena, tableLayout, tableReset, writeStatistics } from './table';
 import { decodeTokens } from './tokens';
@@ -38,7 +38,7 @@ import {
 
 /** Raised with every change of an export, a region or a code. */
 export function abi_version(): i32 {
-  return 1;
+  return 2;
 }
 
 let isInitialized: bool = false;
@@ -196,6 +196,11 @@ export function table_delete(chunkCount: u32, namespaceCount: u32, isForced: i32
 
 export function table_clear(isForced: i32, nowMs: f64): i32 {
   return isTableReady ? clearAll(isForced !== 0, nowMs) : NOT_INITIALIZED;
+}
+
+export function table_clear_slice(isForced: i32, firstSlot: u32, slotCount: u32, nowMs: f64): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  return clearSlice(isForced !== 0, firstSlot, slotCount, nowMs);
 }
 
 export function table_evict(

@@ -209,12 +209,16 @@ export function freeIfUnheld(slot: u32, nowMs: f64): bool {
   return true;
 }
 
+/** Units of the objects that lost key and memory in the last `detachAll`. */
+export let detachAllFreedUnits: u64 = 0;
+
 /**
  * Takes the keys of all objects away in one walk over the slots, by forgetting the indexes and the
  * free list as a whole: a tenth of the cost of removing them one by one. What somebody holds is
- * DETACHED and keeps its place. Answers the units that became free.
+ * DETACHED and keeps its place. Answers how many objects that are; older DETACHED ones, which the
+ * walk meets too, are in none of its sums.
  */
-export function detachAll(nowMs: f64): u64 {
+export function detachAll(nowMs: f64): u32 {
   memory.fill(index, 0, <usize>ENTRY_SIZE * capacity);
   familyReset();
   policyReset();
@@ -222,25 +226,28 @@ export function detachAll(nowMs: f64): u64 {
   resetSpareSlots();
   resetFigures();
   addressSpaceFreeAll();
-  let freedUnits: u64 = 0;
+  detachAllFreedUnits = 0;
+  let deferredCount: u32 = 0;
   // From the last slot down, so that low slots are handed out first.
   for (let slot = objectEnd() - 1; slot > 0; slot--) {
-    if (objectState(slot) !== FREE) {
+    const state = objectState(slot);
+    if (state !== FREE) {
       if (hasHolders(slot, nowMs)) {
+        if (state !== DETACHED) deferredCount += 1;
         if (objectQueue(slot) === QUEUE_EXPIRED) enqueue(slot, QUEUE_NONE);
         setObjectState(slot, DETACHED);
         claimRange(objectOffset(slot), objectUnits(slot));
         addToFigures(slot);
         continue;
       }
-      freedUnits += <u64>objectUnits(slot);
+      if (state !== DETACHED) detachAllFreedUnits += <u64>objectUnits(slot);
       enqueue(slot, QUEUE_NONE);
       lockReset(objectLock(slot));
       setObjectState(slot, FREE);
     }
     giveSlotBack(slot);
   }
-  return freedUnits;
+  return deferredCount;
 }
 
 function expireNext(queue: u32): bool {

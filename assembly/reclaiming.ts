@@ -20,8 +20,15 @@ import {
 } from './batch';
 import { queueHead, requeue } from './expiry-queue';
 import { familyFind, familyMemberHead } from './family';
-import { detachedCount, expiredCount, residentCount, stagedCount } from './figures';
-import { advanceClock, detachAll, hasHolders, objectFind, removeObject } from './lifecycle';
+import { expiredCount, residentCount, stagedCount } from './figures';
+import {
+  advanceClock,
+  detachAll,
+  detachAllFreedUnits,
+  hasHolders,
+  objectFind,
+  removeObject,
+} from './lifecycle';
 import { isNamespace, scopeOf } from './namespace';
 import {
   DETACHED,
@@ -123,6 +130,15 @@ export function deleteBatch(chunkCount: u32, namespaceCount: u32, isForced: bool
 /** From this share of the slots on, forgetting everything costs less than removing each. */
 const SHARE_FOR_DETACH_ALL: u32 = 64;
 
+/** Clears the slots from `firstSlot` on, up to but without `end`. */
+function clearSlots(isForced: bool, firstSlot: u32, end: u32, nowMs: f64): void {
+  for (let slot = firstSlot; slot < end; slot++) {
+    const state = objectState(slot);
+    if (state === FREE || state === DETACHED) continue;
+    if (isForced || !hasHolders(slot, nowMs)) reclaim(slot, nowMs);
+  }
+}
+
 /** Takes away every key without holders, or every key at all. Answers the objects removed. */
 export function clearAll(isForced: bool, nowMs: f64): i32 {
   if (!isTime(nowMs)) return INVALID_ARGUMENT;
@@ -131,21 +147,30 @@ export function clearAll(isForced: bool, nowMs: f64): i32 {
   const attached = residentCount + stagedCount;
   // Below it, filling the indexes would also make pages resident that were never used.
   if (isForced && attached > objectCountLimit() / SHARE_FOR_DETACH_ALL) {
-    const detachedBefore = detachedCount;
-    freedUnits = detachAll(now);
+    deferredCount = detachAll(now);
+    freedUnits = detachAllFreedUnits;
     removedCount = attached;
-    deferredCount = detachedCount - detachedBefore;
-    endSums();
-    return <i32>removedCount;
-  }
-  const end = objectEnd();
-  for (let slot: u32 = 1; slot < end; slot++) {
-    const state = objectState(slot);
-    if (state === FREE || state === DETACHED) continue;
-    if (isForced || !hasHolders(slot, now)) reclaim(slot, now);
+  } else {
+    clearSlots(isForced, 1, objectEnd(), now);
   }
   endSums();
   return <i32>removedCount;
+}
+
+/**
+ * One slice of a clear: `slotCount` slots from `firstSlot` on. Answers the slot to go on with, or 0
+ * after the last one. Objects keep their slots, so the slices together meet every object that was
+ * there before the first; what is stored between them may lie before or behind the walk.
+ */
+export function clearSlice(isForced: bool, firstSlot: u32, slotCount: u32, nowMs: f64): i32 {
+  if (!isTime(nowMs) || firstSlot === 0 || slotCount === 0) return INVALID_ARGUMENT;
+  const now = advanceClock(nowMs);
+  beginSums();
+  const limit = objectEnd();
+  const end = slotCount < limit - min(firstSlot, limit) ? firstSlot + slotCount : limit;
+  clearSlots(isForced, firstSlot, end, now);
+  endSums();
+  return end < limit ? <i32>end : 0;
 }
 
 /** Reclaims up to `budget` expired reservations; those of running copies go to the back. */

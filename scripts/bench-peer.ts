@@ -19,20 +19,18 @@ type Side = 'reference' | 'kvd';
 type Results = Record<Side, Record<string, Json>>;
 
 /** Parts that are run together; `latency` needs its floor from the same minute. */
-const PART_GROUPS = ['startup', 'floor,latency', 'throughput', 'memcpy,bandwidth', 'hol'];
+const PART_GROUPS = [
+  'startup',
+  'floor,latency',
+  'throughput',
+  'memcpy,bandwidth',
+  'prepare_commit,pickle',
+  'hol',
+];
 const FLAGS =
   '--host 127.0.0.1 --port {port} --http-host 127.0.0.1 --http-port {http_port} ' +
   '--prometheus-port {metrics_port} --l1-size-gb 4 --no-l1-use-lazy --eviction-policy LRU ' +
   '--shm-name bench{port}';
-
-/** Runs bench.py without the engine-driven half of `bandwidth`, which kvd does not serve yet. */
-const RUNNER = `
-import sys
-file = sys.argv[1]
-text = open(file).read().replace('("lmcache_driven", "engine_driven")', '("lmcache_driven",)')
-sys.argv = sys.argv[1:]
-exec(compile(text, file, 'exec'), {'__name__': '__main__', '__file__': file})
-`;
 
 interface Row {
   readonly name: string;
@@ -147,6 +145,22 @@ function bandwidthRows(results: Results): Row[] {
   return rows;
 }
 
+/** The whole pair is measured, the driver's own part included. */
+function engineDrivenRows(results: Results): Row[] {
+  const pairs = (chunks: number, verb: string) => (side: Record<string, Json>) =>
+    numberAt(side, 'prepare_commit', `${chunks}_chunks`, `${verb}_pairs_per_s`);
+  const inline = (verb: string) => (side: Record<string, Json>) =>
+    numberAt(side, 'pickle', `${verb}_GBps`);
+  return ['store', 'retrieve'].flatMap((verb) => {
+    const name = `PREPARE+COMMIT_${verb.toUpperCase()}`;
+    return [
+      higherIsBetter(`${name}, 1 chunk`, '1/s', pairs(1, verb), results, 3),
+      higherIsBetter(`${name}, 16 chunks`, '1/s', pairs(16, verb), results, 4),
+      higherIsBetter(`inline ${verb} of 32 MiB`, 'GB/s', inline(verb), results, 2),
+    ];
+  });
+}
+
 function beside(results: Results): Row[] {
   return ['lookup', 'ping'].map((what) => {
     const added = (side: Record<string, Json>): number =>
@@ -184,6 +198,7 @@ function allRows(results: Results): Row[] {
     higherIsBetter('LOOKUP 8k hit, 32 clients', '1/s', rate('hit'), results, 4),
     higherIsBetter('LOOKUP 8k miss, 32 clients', '1/s', rate('miss'), results, 4),
     ...bandwidthRows(results),
+    ...engineDrivenRows(results),
     ...beside(results),
   ];
 }
@@ -248,7 +263,7 @@ function main(): number {
       fs.rmSync(out, { force: true });
       const file = path.join(drivers, 'bench.py');
       const args = ['--server-cmd', commands[side], '--parts', group, '--out', out];
-      spawnSync(path.join(bin, 'python'), ['-c', RUNNER, file, ...args, ...options.rest], {
+      spawnSync(path.join(bin, 'python'), [file, ...args, ...options.rest], {
         cwd: ROOT,
         env: DRIVER_ENVIRONMENT,
         stdio: ['ignore', 'ignore', 'inherit'],

@@ -180,6 +180,7 @@ int32_t kv_plan_check_segments(const struct kv_plan *plan) {
   for (uint32_t i = 0; i < plan->segment_count; i += 1) {
     const struct kv_segment *segment = plan->segments[i];
     struct stat status;
+    if (segment->fd < 0) continue; /* anonymous memory has no owner who could take it away */
     if (fstat(segment->fd, &status) != 0 || (uint64_t)status.st_size < segment->size_bytes)
       return KV_ERR_SHRUNK;
   }

@@ -204,6 +204,17 @@ export class WithheldReplyError extends KvdError {
   override readonly name = 'WithheldReplyError';
 }
 
+/** A failure whose answer has to wait until `due` says what the answer is (spec engine 9.3). */
+export class HeldReplyError extends KvdError {
+  override readonly name = 'HeldReplyError';
+  readonly due: Promise<KvdError>;
+
+  constructor(cause: KvdError, due: Promise<KvdError>) {
+    super(cause.code, cause.message, { cause });
+    this.due = due;
+  }
+}
+
 /** A refused transfer together with the completion event that the client must be able to open. */
 export class RefusedTransferError extends KvdError {
   override readonly name = 'RefusedTransferError';

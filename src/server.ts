@@ -21,6 +21,7 @@ import { InstanceRegistry } from './engine/instances.ts';
 import { LookupModule } from './engine/lookup.ts';
 import { ManagementModule } from './engine/management.ts';
 import { SessionTable } from './engine/session.ts';
+import { EngineDrivenTransferModule } from './engine/transfer/engine-driven.ts';
 import { LMCacheDrivenTransferModule } from './engine/transfer/lmcache-driven.ts';
 import { KvdError } from './errors.ts';
 import { EngineBackend } from './http/engine-backend.ts';
@@ -32,12 +33,13 @@ import { EventCounters } from './observability/metrics/event-counters.ts';
 import type { MetricsSnapshot } from './observability/metrics/source.ts';
 import { PrometheusText } from './observability/prometheus.ts';
 import { L1Manager } from './storage/l1-manager.ts';
-import { type L1Memory, openL1Memory } from './storage/l1-memory/l1-memory.ts';
+import { type L1Memory, openL1Memory, type ShmOptions } from './storage/l1-memory/l1-memory.ts';
 import { OVERHEAD_BYTES, readMemoryLimitBytes } from './storage/l1-memory/memory-limit.ts';
 import { StorageManager } from './storage/storage-manager.ts';
 import { formatBytes } from './units.ts';
 import { LoopWatch } from './wire/loop-watch.ts';
 import { Router } from './wire/router.ts';
+import { tensorListWriter } from './wire/tensor-list-writer.ts';
 
 /** Tokens of one request: eight times the longest prompts in use. */
 const TOKEN_COUNT_MAX = 1_048_576;
@@ -55,9 +57,14 @@ export interface RunningServer {
   close(): Promise<void>;
 }
 
-interface Ground {
+export interface ServerOptions {
   readonly config: ServerConfig;
   readonly log: Logger;
+  /** Lines of the log that nobody has got, for `/status`. */
+  readonly lostLineCount: () => number;
+}
+
+interface Ground extends ServerOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
 }
@@ -70,31 +77,50 @@ interface Engine {
   readonly sessions: SessionTable;
   readonly instances: InstanceRegistry;
   readonly lookup: LookupModule;
-  readonly transfer: LMCacheDrivenTransferModule;
+  /** Null: not loaded, as --supported-transfer-mode says. */
+  readonly lmcacheDriven: LMCacheDrivenTransferModule | null;
+  readonly engineDriven: EngineDrivenTransferModule | null;
   readonly dispatcher: Dispatcher;
 }
 
 /** What to undo, latest first. */
-class Closers {
+export class Closers {
+  readonly #log: Logger;
   readonly #closers: (() => unknown)[] = [];
+
+  constructor(log: Logger) {
+    this.#log = log;
+  }
 
   add(close: () => unknown): void {
     this.#closers.push(close);
   }
 
+  /** Runs all of them, also behind one that fails. Rejects with the first failure. */
   async closeAll(): Promise<void> {
-    for (let close = this.#closers.pop(); close; close = this.#closers.pop()) await close();
+    const failures: unknown[] = [];
+    for (let close = this.#closers.pop(); close; close = this.#closers.pop()) {
+      try {
+        await close();
+      } catch (error) {
+        failures.push(error);
+        const reason = error instanceof Error ? error.message : String(error);
+        this.#log.error(`A part of the server cannot be closed: ${reason}`);
+      }
+    }
+    if (failures.length > 0) throw failures[0];
   }
 }
 
 /** Throws `ERR_CONFIG`, `ERR_ADDRESS` or `ERR_NATIVE`, and then leaves nothing behind. */
-export async function startServer(config: ServerConfig, log: Logger): Promise<RunningServer> {
-  const ground: Ground = { config, log, clock: systemClock, bus: new EventBus() };
-  const closers = new Closers();
+export async function startServer(options: ServerOptions): Promise<RunningServer> {
+  const ground: Ground = { ...options, clock: systemClock, bus: new EventBus() };
+  const closers = new Closers(options.log);
   try {
     return await build(ground, closers);
   } catch (error) {
-    await closers.closeAll();
+    // What failed meanwhile is in the log; the reason of the failed start is what counts.
+    await closers.closeAll().catch(() => {});
     throw error;
   }
 }
@@ -158,13 +184,14 @@ async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
     log: log.child('storage'),
     sizeBytes: config.l1SizeBytes,
     hugePages: config.usesHugePages ? 'explicit' : 'transparent',
-    shm: config.shmName ? { name: config.shmName, mode: config.shmMode } : null,
+    shm: sharedMemoryOf(config),
   });
   closers.add(() => memory.close());
   const core = loadCore(config, log);
   const device = openCpuDevice({
     shim,
     arena: memory.memory,
+    objectAlignBytes: config.l1AlignBytes,
     log: log.child('device'),
     ...(config.copyThreadCount === null ? {} : { workerCount: config.copyThreadCount }),
   });
@@ -183,24 +210,60 @@ async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
   const rooms = { storage, sessions, instances, hasher: core.hasher, clock, bus };
   const engineLog = log.child('engine');
   const lookup = new LookupModule({ ...rooms, log: engineLog });
-  const transfer = new LMCacheDrivenTransferModule({
-    ...rooms,
-    device,
-    log: engineLog,
-    strictRetrieve: config.isStrictRetrieve,
-  });
   const { chunkSizeTokens } = config;
   const management = new ManagementModule({ ...rooms, chunkSizeTokens, log: engineLog });
+  const transfers = buildTransfers(config, { ...rooms, device, memory, log: engineLog });
+  const { lmcacheDriven, engineDriven } = transfers;
+  const modules = [lookup, management, lmcacheDriven, engineDriven].filter((one) => one !== null);
   const dispatcher = new Dispatcher({
-    modules: [lookup, management, transfer],
+    modules,
     clock,
     log: engineLog,
     transferDeadlineMs: TRANSFER_DEADLINE_MS,
-    onRetrieveDeadline: (request, context) => transfer.retrieveDeadlineError(request, context),
+    refusals: {
+      ...(lmcacheDriven && { RETRIEVE: lmcacheDriven.refuseRetrieve.bind(lmcacheDriven) }),
+      ...(engineDriven && { PREPARE_RETRIEVE: engineDriven.refuseRetrieve.bind(engineDriven) }),
+    },
   });
-  closers.add(() => lookup.close());
-  closers.add(() => transfer.close());
-  return { ...rooms, core, memory, device, lookup, transfer, dispatcher };
+  for (const module of modules) closers.add(() => module.close());
+  return { ...rooms, core, memory, device, lookup, ...transfers, dispatcher };
+}
+
+/** Only engine-driven workers reach into L1; without them a segment would only be exposed. */
+function sharedMemoryOf({ transferMode, shmName, shmMode }: ServerConfig): ShmOptions | null {
+  if (transferMode === 'lmcache_driven' || shmName === '') return null;
+  return { name: shmName, mode: shmMode };
+}
+
+function buildTransfers(
+  config: ServerConfig,
+  rooms: Pick<Engine, 'storage' | 'sessions' | 'instances' | 'device' | 'memory'> & {
+    readonly hasher: Core['hasher'];
+    readonly clock: Clock;
+    readonly bus: EventBus;
+    readonly log: Logger;
+  },
+): Pick<Engine, 'lmcacheDriven' | 'engineDriven'> {
+  const { transferMode, isStrictRetrieve: strictRetrieve, writeTtlMs, readTtlMs } = config;
+  const { memory: pool } = rooms;
+  const writer = tensorListWriter;
+  return {
+    lmcacheDriven:
+      transferMode === 'engine_driven'
+        ? null
+        : new LMCacheDrivenTransferModule({ ...rooms, strictRetrieve }),
+    engineDriven:
+      transferMode === 'lmcache_driven'
+        ? null
+        : new EngineDrivenTransferModule({
+            ...rooms,
+            pool,
+            writer,
+            writeTtlMs,
+            readTtlMs,
+            strictRetrieve,
+          }),
+  };
 }
 
 function loadCore(config: ServerConfig, log: Logger): Core {
@@ -238,7 +301,7 @@ function loadCore(config: ServerConfig, log: Logger): Core {
 function buildStorage({ config, log, clock, bus }: Ground, core: Core, memory: L1Memory) {
   const { table, namespaces } = core;
   return new StorageManager({
-    l1: new L1Manager({ table, namespaces, memory, clock, bus }),
+    l1: new L1Manager({ table, namespaces, memory, clock, bus, log: log.child('storage') }),
     alignBytes: config.l1AlignBytes,
     evictionPolicy: config.evictionPolicy,
     watermarkRatio: config.evictionTriggerWatermark,
@@ -268,6 +331,7 @@ function buildBackend(
     extraStatus: () => ({
       device: engine.device.status(),
       event_listener_errors: bus.listenerErrorCount,
+      lost_log_line_count: ground.lostLineCount(),
       core_reserved_bytes: engine.core.reservedBytes,
       version: VERSION,
       instance_id: config.instanceId,
@@ -285,7 +349,8 @@ function buildBackend(
 }
 
 /** What a scrape reads: the numbers of all rooms at one moment. */
-function takeSnapshot({ storage, sessions, instances, dispatcher }: Engine): MetricsSnapshot {
+function takeSnapshot(engine: Engine): MetricsSnapshot {
+  const { storage, sessions, instances, dispatcher, engineDriven, memory } = engine;
   const { usedBytes, objectCount, stagingCount } = storage.l1.statistics();
   const requestCounts = [...dispatcher.counters].map(
     ([name, { requestCount }]) => [name, requestCount] as const,
@@ -297,6 +362,8 @@ function takeSnapshot({ storage, sessions, instances, dispatcher }: Engine): Met
     stagingObjectCount: stagingCount,
     sessionCount: sessions.sessionCount,
     instanceCount: instances.instanceCount,
+    isEngineDrivenShm: engineDriven !== null && memory.shmName !== null,
+    quarantinedBytes: engineDriven?.quarantinedBytes ?? 0,
     prefetchJobCount: sessions.countOpenJobs(),
     inFlightRequestCount: dispatcher.inFlightCount,
     requestCounts: new Map(requestCounts),

@@ -72,6 +72,7 @@ const PACKAGE_OWNERS: Readonly<Record<string, RegExp>> = {
   hono: /^src\/http\//,
   '@hono': /^src\/http\//,
   commander: /^src\/(cli|config)\//,
+  'cli-progress': /^src\/cli\//,
   zod: /^src\/(config|http)\//,
   pino: /^src\/observability\//,
   '@opentelemetry': /^src\/observability\//,

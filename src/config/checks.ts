@@ -74,7 +74,10 @@ function checkL1(settings: Settings, problems: Problem[]): void {
     const reason = `too small for ${formatBytes(sizeBytes)}: at most 2^32 - 1 units can be counted`;
     problems.push({ flag: '--l1-align-bytes', reason });
   }
-  if (settings.isOn('--l1-use-hugepages') && settings.textOrNull('--shm-name') !== '') {
+  const hasShm =
+    settings.textOrNull('--shm-name') !== '' &&
+    settings.text('--supported-transfer-mode') !== 'lmcache_driven';
+  if (settings.isOn('--l1-use-hugepages') && hasShm) {
     const reason = 'huge pages cannot be shared memory; add --shm-name ""';
     problems.push({ flag: '--l1-use-hugepages', reason });
   }
@@ -147,6 +150,14 @@ function warnAboutEffects(settings: Settings, warnings: string[]): void {
   }
   if (settings.isGiven('--prometheus-host') && !settings.isGiven('--prometheus-port')) {
     warnings.push('--prometheus-host has no effect without --prometheus-port');
+  }
+  if (settings.text('--supported-transfer-mode') === 'lmcache_driven') {
+    for (const flag of ['--shm-name', '--shm-mode']) {
+      if (!settings.isGiven(flag) || settings.get(flag).value === '') continue;
+      warnings.push(
+        `${flag} has no effect: with --supported-transfer-mode lmcache_driven no engine maps L1`,
+      );
+    }
   }
   const isIpcHost = settings.text('--host').includes('://');
   if (isIpcHost && settings.isGiven('--port')) {

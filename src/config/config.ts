@@ -5,6 +5,7 @@ import type { Settings } from './settings.ts';
 
 export type HashAlgorithm = 'blake3' | 'sha256_cbor' | 'builtin';
 export type EvictionPolicyName = 'LRU' | 'noop';
+export type TransferMode = 'auto' | 'lmcache_driven' | 'engine_driven';
 export type LogLevelName = 'DEBUG' | 'INFO' | 'WARNING' | 'ERROR' | 'CRITICAL';
 
 export interface ServerConfig {
@@ -13,7 +14,7 @@ export interface ServerConfig {
   /** ZMQ addresses: the one of --host and --port first. */
   readonly endpoints: readonly string[];
   readonly wireDialect: 'auto' | 'A';
-  readonly transferMode: 'auto' | 'lmcache_driven';
+  readonly transferMode: TransferMode;
   readonly isStrictRetrieve: boolean;
   readonly reapTimeoutMs: number;
   readonly registrationGraceMs: number;
@@ -118,7 +119,7 @@ export function buildServerConfig(
     instanceId: settings.textOrNull('--instance-id') || randomUUID(),
     endpoints: buildEndpoints(settings),
     wireDialect: settings.text('--wire-dialect') as 'auto' | 'A',
-    transferMode: settings.text('--supported-transfer-mode') as 'auto' | 'lmcache_driven',
+    transferMode: settings.text('--supported-transfer-mode') as TransferMode,
     isStrictRetrieve: settings.isOn('--strict-retrieve'),
     reapTimeoutMs: settings.number('--worker-reap-timeout-seconds') * 1000,
     registrationGraceMs: settings.number('--worker-registration-grace-seconds') * 1000,

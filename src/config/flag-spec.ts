@@ -43,7 +43,7 @@ export type JsonObject = { readonly [key: string]: unknown };
 /** What a flag may ask for that not every build has. Flip `isBuilt` when the feature arrives. */
 export const FEATURES = {
   adapters: { isBuilt: false, what: 'L2 adapters' },
-  engineDriven: { isBuilt: false, what: 'engine-driven transfers' },
+  engineDriven: { isBuilt: true, what: 'engine-driven transfers' },
   blend: { isBuilt: false, what: 'CacheBlend' },
   p2p: { isBuilt: false, what: 'peer-to-peer transfers' },
   coordinator: { isBuilt: false, what: 'coordinator membership' },

@@ -97,8 +97,8 @@ const SERVER: readonly FlagSpec[] = [
     choiceNeeds: { engine_driven: 'engineDriven' },
     since: '0.5.0',
     help:
-      'Who moves the bytes: the server (lmcache_driven), the engine, or both (auto: what this ' +
-      'build has).',
+      'Who moves the bytes: the server (lmcache_driven), the engine (engine_driven), or as each ' +
+      'engine likes (auto).',
   },
   {
     name: '--max-workers',
@@ -385,7 +385,7 @@ const L1_MEMORY: readonly FlagSpec[] = [
     since: '0.5.6',
     help:
       'Take the pool from reserved 2 MiB pages; the start fails if too few are free. Needs ' +
-      '--shm-name "".',
+      '--shm-name "" or --supported-transfer-mode lmcache_driven.',
   },
   {
     name: '--shm-name',
@@ -394,8 +394,9 @@ const L1_MEMORY: readonly FlagSpec[] = [
     default: null,
     since: '0.5.0',
     help:
-      'Shared memory segment of the pool. Default: lmcache_l1_pool_<pid>; "" = private ' +
-      'memory, which only the server can reach.',
+      'Shared memory segment of the pool, for engine-driven workers. Default: ' +
+      'lmcache_l1_pool_<pid> if /dev/shm has room; "" = private memory, so their bytes travel ' +
+      'inside messages.',
   },
   {
     name: '--shm-mode',

@@ -8,7 +8,7 @@
  */
 import type { HasherExports } from './chunk-hasher.ts';
 
-const ABI_VERSION = 1;
+const ABI_VERSION = 2;
 
 // The compiler's library has no WebAssembly without the DOM; this is the part that is used here.
 declare const WebAssembly: {
@@ -86,6 +86,7 @@ export interface CoreExports extends HasherExports {
   table_abandon_write(count: number, nowMs: number): number;
   table_delete(chunkCount: number, namespaceCount: number, isForced: number, nowMs: number): number;
   table_clear(isForced: number, nowMs: number): number;
+  table_clear_slice(isForced: number, firstSlot: number, slotCount: number, nowMs: number): number;
   table_evict(
     bytesToFree: number,
     familyBudget: number,

@@ -11,6 +11,8 @@
  *
  * Failing. What can come from a client is refused with a KvdError. A slot that its caller does not
  * own is a bug about memory that copies use, and ends the process through `onTrap`.
+ *
+ * Longer than other files: a table of the core's calls, one method each with its contract.
  */
 import { KvdError } from '../errors.ts';
 import {
@@ -24,12 +26,21 @@ import { type CoreExports, REGION, type TrapHandler } from './instance.ts';
 import { RESULT, resultName } from './result.ts';
 import {
   type ClearOutcome,
+  type ClearSlice,
   type SliceOutcome,
   TableFigures,
   type TableStatistics,
 } from './table-figures.ts';
 
-export type { ClearOutcome, ObjectKeys, Reservations, SliceOutcome, TableStatistics };
+export type { ClearOutcome, ClearSlice, ObjectKeys, Reservations, SliceOutcome, TableStatistics };
+
+/** The slots that one slice of a clear looks at. */
+export interface ClearRange {
+  readonly isForced: boolean;
+  /** 1 for the first slice, then `nextSlot` of the slice before. */
+  readonly firstSlot: number;
+  readonly slotCount: number;
+}
 
 export const NO_SLOT = 0xffff_ffff;
 
@@ -301,6 +312,17 @@ export class ObjectTable {
   clear(isForced: boolean, nowMs: number): ClearOutcome {
     this.#call('table_clear', this.#core.table_clear(isForced ? 1 : 0, nowMs));
     return this.#figures.clearOutcome();
+  }
+
+  /**
+   * The same in slices, for tables whose walk would take too long (up to 0.3 µs a slot). Objects
+   * that were there before the first slice are all met; those that are stored meanwhile may stay.
+   */
+  clearSlice({ isForced, firstSlot, slotCount }: ClearRange, nowMs: number): ClearSlice {
+    const forced = isForced ? 1 : 0;
+    const result = this.#core.table_clear_slice(forced, firstSlot, slotCount, nowMs);
+    const nextSlot = this.#call('table_clear_slice', result);
+    return { ...this.#figures.clearOutcome(), nextSlot: nextSlot === 0 ? null : nextSlot };
   }
 
   /**

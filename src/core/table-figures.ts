@@ -20,6 +20,11 @@ export interface ClearOutcome {
   readonly freedBytes: number;
 }
 
+export interface ClearSlice extends ClearOutcome {
+  /** Where the next slice begins; null after the last one. */
+  readonly nextSlot: number | null;
+}
+
 /** Figures of the core, in its order (assembly/table.ts). */
 const STATISTICS = [
   'objectCount',

@@ -35,17 +35,17 @@ import type {
   CopyPlan,
   Device,
   DeviceInstance,
+  HostCopyJob,
   KernelGroupPlan,
   MappedTensor,
 } from './device.ts';
+import { HostCopier } from './host-copier.ts';
 import type { HostMemory } from './host-memory.ts';
 import { DIRECTION, type Handle, type Segment, type Shim, ShimError } from './shim.ts';
-import { storageBytesNeeded, toPhysicalOrder } from './tensor-geometry.ts';
+import { readWrappers, segmentSizes } from './shm-wrappers.ts';
+import { toPhysicalOrder } from './tensor-geometry.ts';
 import { type CpuShmWrapper, DTYPE_SIZE_BYTES, type TensorWrapper } from './tensor-wrapper.ts';
 
-const SAFE_NAME = /^\/lmcache_kv_[A-Za-z0-9_.-]{1,200}$/;
-/** Layers × planes of the largest models are some hundreds. */
-const TENSOR_COUNT_MAX = 4096;
 /** What a client is given where an accelerator has an event (spec engine 5.8). */
 const COMPLETION_EVENT = new TextEncoder().encode('stub_ipc_handle');
 
@@ -63,6 +63,8 @@ export interface CpuDeviceOptions {
   readonly workerNice?: number;
   /** Default 16,384, over all instances. */
   readonly jobCountMax?: number;
+  /** Objects begin at multiples of this in L1. Default 4096. */
+  readonly objectAlignBytes?: number;
 }
 
 export function openCpuDevice(options: CpuDeviceOptions): Device {
@@ -76,6 +78,7 @@ class CpuDevice implements Device {
   readonly #log: Logger;
   readonly #pool: CopyPool;
   readonly #workerCount: number;
+  readonly #hostCopier: HostCopier;
   readonly #instances = new Set<CpuInstance>();
   #closed: Promise<void> | null = null;
 
@@ -91,6 +94,12 @@ class CpuDevice implements Device {
       // 16 million block ids: more than all prompts in flight can have.
       descriptorBytesMax: 64 * MIB,
     });
+    this.#hostCopier = new HostCopier({
+      shim: options.shim,
+      pool: this.#pool,
+      arena: options.arena,
+      alignBytes: options.objectAlignBytes ?? 4096,
+    });
     this.#arena.retain();
   }
 
@@ -98,23 +107,24 @@ class CpuDevice implements Device {
     this.#refuseWhenClosed();
     const named = readWrappers(wrappers);
     const segments = new Map<string, Segment>();
+    let instance: CpuInstance;
     try {
       for (const [name, sizeBytes] of segmentSizes(named)) {
         segments.set(name, await this.#openSegment(name, sizeBytes));
         this.#refuseWhenClosed();
       }
+      instance = new CpuInstance({
+        shim: this.#shim,
+        pool: this.#pool,
+        arena: this.#arena,
+        wrappers: named,
+        segments,
+        onClose: (closed) => this.#instances.delete(closed),
+      });
     } catch (error) {
       for (const segment of segments.values()) await this.#shim.closeSegment(segment);
       throw error;
     }
-    const instance = new CpuInstance({
-      shim: this.#shim,
-      pool: this.#pool,
-      arena: this.#arena,
-      wrappers: named,
-      segments,
-      onClose: (closed) => this.#instances.delete(closed),
-    });
     this.#instances.add(instance);
     this.#log.debug('instance mapped', {
       tensorCount: wrappers.length,
@@ -139,6 +149,11 @@ class CpuDevice implements Device {
         { cause: error },
       );
     }
+  }
+
+  async copyHostTensors(job: HostCopyJob): Promise<void> {
+    this.#refuseWhenClosed();
+    await this.#hostCopier.copy(job);
   }
 
   anyEvent(): Uint8Array {
@@ -166,53 +181,10 @@ class CpuDevice implements Device {
 
   async #end(): Promise<void> {
     await Promise.all([...this.#instances].map((instance) => instance.close()));
+    await this.#hostCopier.close();
     await this.#pool.close();
     this.#arena.release();
   }
-}
-
-/** All wrappers of one registration, checked; throws at the first that cannot be. */
-function readWrappers(wrappers: readonly TensorWrapper[]): CpuShmWrapper[] {
-  if (wrappers.length > TENSOR_COUNT_MAX) {
-    throw new KvdError(
-      'ERR_DEVICE_MEMORY',
-      `${wrappers.length} tensors, at most ${TENSOR_COUNT_MAX}`,
-    );
-  }
-  return wrappers.map((wrapper, index) => {
-    const label = `tensor ${index}`;
-    if (wrapper.kind !== 'cpu-shm') {
-      throw new KvdError(
-        'ERR_UNSUPPORTED',
-        `${label} is a ${wrapper.kind} handle: this server has no accelerator`,
-      );
-    }
-    const bytes = storageBytesNeeded(wrapper, label);
-    if (wrapper.shmName === '' && bytes === 0) return wrapper;
-    if (!SAFE_NAME.test(wrapper.shmName)) {
-      throw new KvdError(
-        'ERR_DEVICE_MEMORY',
-        `${label}: segment name ${JSON.stringify(wrapper.shmName)}, expected /lmcache_kv_…`,
-      );
-    }
-    if (!(bytes <= wrapper.sizeBytes) || !Number.isSafeInteger(wrapper.sizeBytes)) {
-      throw new KvdError(
-        'ERR_DEVICE_MEMORY',
-        `${label} needs ${bytes} bytes of ${wrapper.shmName}, which has ${wrapper.sizeBytes}`,
-      );
-    }
-    return wrapper;
-  });
-}
-
-/** Segment name → the largest size that a wrapper gives it, in order of first use. */
-function segmentSizes(wrappers: readonly CpuShmWrapper[]): Map<string, number> {
-  const sizes = new Map<string, number>();
-  for (const { shmName, sizeBytes } of wrappers) {
-    if (shmName === '' || sizeBytes === 0) continue;
-    sizes.set(shmName, Math.max(sizes.get(shmName) ?? 0, sizeBytes));
-  }
-  return sizes;
 }
 
 interface CpuInstanceOptions {
@@ -296,23 +268,34 @@ class CpuInstance implements DeviceInstance {
     assert(bound, 'submit before setPlan');
     const problem = jobProblem(bound.plan, job);
     if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
-    return this.#run(bound.handle, {
-      direction: DIRECTION[job.direction],
-      objectOffsets: job.objectOffsets,
-      blockIds: joinLists(job.blockIds),
-      skipBlocks: job.skipBlocks ? joinLists(job.skipBlocks) : null,
-    });
+    return this.#asJob(() =>
+      this.#copy(bound.handle, {
+        direction: DIRECTION[job.direction],
+        objectOffsets: job.objectOffsets,
+        blockIds: joinLists(job.blockIds),
+        skipBlocks: job.skipBlocks ? joinLists(job.skipBlocks) : null,
+      }),
+    );
   }
 
-  async #run(plan: Handle, job: Parameters<CopyPool['run']>[2]): Promise<void> {
-    if (this.#closed) throw new KvdError('ERR_SHUTTING_DOWN', 'the instance is closing');
+  /** `close` waits until `run` has settled, so the segments are there for as long as it runs. */
+  async #asJob<T>(run: () => Promise<T>): Promise<T> {
     this.#jobCount += 1;
     try {
-      await this.#pool.run(this.#lane, plan, job);
+      return await run();
     } finally {
       this.#jobCount -= 1;
       if (this.#jobCount === 0) this.#onIdle?.();
     }
+  }
+
+  async #copy(plan: Handle, job: Parameters<CopyPool['run']>[2]): Promise<void> {
+    this.#refuseWhenClosing();
+    await this.#pool.run(this.#lane, plan, job);
+  }
+
+  #refuseWhenClosing(): void {
+    if (this.#closed) throw new KvdError('ERR_SHUTTING_DOWN', 'the instance is closing');
   }
 
   waitForEvent(): void {
@@ -323,15 +306,17 @@ class CpuInstance implements DeviceInstance {
     return COMPLETION_EVENT;
   }
 
+  /** One job from its first block to its last: ends at the next block when the instance closes. */
   checksumBlocks(options: ChecksumOptions): Promise<string[][]> {
     const source: BlockSource = {
       tensors: this.tensors,
       openReader: (_, group, buffer) => this.#openReader(group, buffer),
     };
-    return checksumBlocks(source, options);
+    return this.#asJob(() => checksumBlocks(source, options));
   }
 
   #openReader(group: KernelGroupPlan, buffer: Uint8Array): BlockReader {
+    this.#refuseWhenClosing();
     const blockBytes = group.objectBlockStrideBytes;
     const plan = this.#createPlan(
       { groups: [group], objectSizeBytes: blockBytes },
@@ -342,7 +327,7 @@ class CpuInstance implements DeviceInstance {
       blockBytes,
       read: (ids, target) => {
         assert(target === buffer, 'a reader fills the buffer that it was opened with');
-        return this.#run(plan, {
+        return this.#copy(plan, {
           direction: DIRECTION.gather,
           objectOffsets: Float64Array.from(ids, (_, i) => i * blockBytes),
           blockIds: ids,

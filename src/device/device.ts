@@ -103,6 +103,25 @@ export interface DeviceInstance {
   close(): Promise<void>;
 }
 
+/** A tensor in memory of this process, beside its object in L1. */
+export interface HostTensorCopy {
+  readonly bytes: Uint8Array;
+  /** Of the first element inside `bytes`. */
+  readonly offsetBytes: number;
+  /** In elements, one per dimension; nothing below zero. */
+  readonly stride: readonly number[];
+  /** Byte offset of the object in L1, a multiple of the alignment of objects. */
+  readonly objectOffset: number;
+}
+
+/** Tensors of one shape, to or from L1, where they are contiguous. */
+export interface HostCopyJob {
+  readonly direction: 'to-l1' | 'from-l1';
+  readonly shape: readonly number[];
+  readonly itemSizeBytes: number;
+  readonly copies: readonly HostTensorCopy[];
+}
+
 export interface Device {
   readonly kind: 'cpu' | 'cuda' | 'hip';
   /**
@@ -110,6 +129,12 @@ export interface Device {
    * Rejects with `ERR_DEVICE_MEMORY` (missing, short, foreign) or `ERR_UNSUPPORTED`.
    */
   openInstance(wrappers: readonly TensorWrapper[]): Promise<DeviceInstance>;
+  /**
+   * Moves tensors between this process and L1, off the event loop. The buffers are kept alive and
+   * must not change until the promise settles. Rejects with `ERR_DEVICE_COPY`, `ERR_OVERLOADED` or
+   * `ERR_UNSUPPORTED`; then none of the bytes may be trusted.
+   */
+  copyHostTensors(job: HostCopyJob): Promise<void>;
   /** A valid event for a refused transfer of an unknown instance. */
   anyEvent(): Uint8Array;
   status(): Record<string, unknown>;

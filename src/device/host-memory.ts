@@ -43,6 +43,11 @@ export class HostMemory {
     return this.#segment.base;
   }
 
+  /** For plans of `device/` alone. */
+  get segment(): Segment {
+    return this.#segment;
+  }
+
   /** Bytes from the start on that are in use or whose pages exist. */
   get preparedBytes(): number {
     if (this.#preparer === null) return 0;

@@ -13,15 +13,18 @@ export interface RegisteredLayout {
   readonly isVllmMla: boolean;
 }
 
+/** What the bytes of one object are. */
+export interface ObjectLayout {
+  readonly memoryLayout: MemoryLayout;
+  readonly objectSizeBytes: number;
+  readonly isMla: boolean;
+}
+
 export interface LayoutOwner {
   readonly modelName: string;
   readonly worldSize: number;
   readonly engineType: EngineType;
-  readonly layout: {
-    readonly memoryLayout: MemoryLayout;
-    readonly objectSizeBytes: number;
-    readonly isMla: boolean;
-  };
+  readonly layout: ObjectLayout;
 }
 
 interface Entry {

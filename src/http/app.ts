@@ -114,11 +114,10 @@ export function createHttpApp(options: HttpAppOptions): Hono {
       },
     }),
   );
-  const heavy = new OneAtATime();
   addHealthRoutes(room);
   addStateRoutes(room);
-  addCacheRoutes(room, heavy);
-  addKvCacheRoutes(room, heavy);
+  addCacheRoutes(room, new OneAtATime());
+  addKvCacheRoutes(room, new OneAtATime());
   return app;
 }
 

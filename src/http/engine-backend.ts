@@ -5,6 +5,7 @@
 import type { Dispatcher } from '../engine/dispatch.ts';
 import type { InstanceRegistry } from '../engine/instances.ts';
 import type { LookupModule } from '../engine/lookup.ts';
+import type { EngineDrivenTransferModule } from '../engine/transfer/engine-driven.ts';
 import { countLayers } from '../engine/transfer/kv-layout.ts';
 import type { LMCacheDrivenTransferModule } from '../engine/transfer/lmcache-driven.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
@@ -31,7 +32,9 @@ export interface EngineBackendOptions {
   readonly storage: StorageManager;
   readonly instances: InstanceRegistry;
   readonly lookup: LookupModule;
-  readonly transfer: LMCacheDrivenTransferModule;
+  /** Null: not loaded; then it adds no keys. */
+  readonly lmcacheDriven: LMCacheDrivenTransferModule | null;
+  readonly engineDriven: EngineDrivenTransferModule | null;
   readonly dispatcher: Dispatcher;
   readonly wire: WireReport;
   readonly chunkSizeTokens: number;
@@ -51,7 +54,8 @@ export class EngineBackend implements HttpBackend {
   }
 
   status(): Record<string, unknown> {
-    const { storage, lookup, transfer, dispatcher, wire } = this.#options;
+    const { storage, instances, lookup, lmcacheDriven, engineDriven, dispatcher, wire } =
+      this.#options;
     const { active_sessions, active_prefetch_jobs, ...lookupStatus } = lookup.status();
     return {
       is_healthy: this.unhealthyReason() === null,
@@ -67,7 +71,9 @@ export class EngineBackend implements HttpBackend {
       p2p_state: 'unregistered',
       p2p_peer_count: 0,
       p2p_peers: [],
-      ...transfer.status(),
+      worker_liveness: instances.livenessStatus(),
+      ...lmcacheDriven?.status(),
+      ...engineDriven?.status(),
       ...lookupStatus,
       requests: {
         in_flight: dispatcher.inFlightCount,
@@ -111,14 +117,16 @@ export class EngineBackend implements HttpBackend {
   }
 
   checksumTarget(instanceId: bigint): ChecksumTarget | 'not-enabled' | 'unknown' {
-    const instance = this.#options.instances.lookup(instanceId);
+    const { instances, lmcacheDriven } = this.#options;
+    if (!lmcacheDriven) return 'not-enabled';
+    const instance = instances.lookup(instanceId);
     if (!instance) return 'unknown';
     const { layout } = instance;
     const blockCounts = layout.groups.map((group) => group.blockCount);
     return {
       layerCount: countLayers(layout),
       blockCount: layout.format.blockAxis === null ? null : Math.min(...blockCounts),
-      checksum: (request) => this.#checksum(instanceId, request),
+      checksum: (request) => checksumOf(lmcacheDriven, instanceId, request),
     };
   }
 
@@ -133,15 +141,19 @@ export class EngineBackend implements HttpBackend {
   config(): Record<string, unknown> {
     return this.#options.config();
   }
+}
 
-  async #checksum(instanceId: bigint, request: ChecksumRequest): Promise<BlockChecksums> {
-    const lists = await this.#options.transfer.checksumBlocks({
-      instanceId,
-      blockIds: request.blockIds,
-      blocksPerChecksum: request.chunkSizeBlocks,
-      isLayerwise: request.isLayerwise,
-    });
-    if (!request.isLayerwise) return lists[0] ?? [];
-    return Object.fromEntries(lists.map((list, layer) => [`layer_${layer}`, list]));
-  }
+async function checksumOf(
+  transfer: LMCacheDrivenTransferModule,
+  instanceId: bigint,
+  request: ChecksumRequest,
+): Promise<BlockChecksums> {
+  const lists = await transfer.checksumBlocks({
+    instanceId,
+    blockIds: request.blockIds,
+    blocksPerChecksum: request.chunkSizeBlocks,
+    isLayerwise: request.isLayerwise,
+  });
+  if (!request.isLayerwise) return lists[0] ?? [];
+  return Object.fromEntries(lists.map((list, layer) => [`layer_${layer}`, list]));
 }

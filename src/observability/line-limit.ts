@@ -23,39 +23,51 @@ interface Entry {
   write: (suffix: string) => void;
 }
 
+type Entries = Map<string, Entry>;
+
 export class LineLimit {
   readonly #clock: Clock;
-  readonly #entries = new Map<string, Entry>();
+  /** By room and key. Rooms are names in the code, so there are few. */
+  readonly #rooms = new Map<string, Entries>();
 
   constructor(clock: Clock) {
     this.#clock = clock;
   }
 
   /** Calls `write('')` now, or later with a suffix that says how many lines were left out. */
-  offer(key: string, write: (suffix: string) => void): void {
-    const isKnown = this.#entries.has(key);
-    const bounded = isKnown || this.#entries.size < KEY_COUNT_MAX ? key : OVERFLOW_KEY;
-    const entry = this.#entries.get(bounded);
+  offer({ room, key }: { room: string; key: string }, write: (suffix: string) => void): void {
+    const entries = this.#entriesOf(room);
+    const isRoomy = entries.has(key) || entries.size < KEY_COUNT_MAX;
+    const bounded = isRoomy ? key : OVERFLOW_KEY;
+    const entry = entries.get(bounded);
     if (entry) {
       entry.suppressedCount += 1;
       entry.write = write;
       return;
     }
     write('');
-    this.#open(bounded, { suppressedCount: 0, write });
+    this.#open(entries, bounded, write);
   }
 
-  #open(key: string, entry: Entry): void {
-    this.#entries.set(key, entry);
-    this.#clock.after(LIMIT_WINDOW_MS, () => this.#closeWindow(key, entry));
-  }
-
-  #closeWindow(key: string, entry: Entry): void {
-    if (entry.suppressedCount === 0) {
-      this.#entries.delete(key);
-      return;
+  #entriesOf(room: string): Entries {
+    let entries = this.#rooms.get(room);
+    if (!entries) {
+      entries = new Map();
+      this.#rooms.set(room, entries);
     }
-    entry.write(` (${entry.suppressedCount} more in the last ${LIMIT_WINDOW_MS / 1000} s)`);
-    this.#open(key, { suppressedCount: 0, write: entry.write });
+    return entries;
+  }
+
+  #open(entries: Entries, key: string, write: (suffix: string) => void): void {
+    const entry: Entry = { suppressedCount: 0, write };
+    entries.set(key, entry);
+    this.#clock.after(LIMIT_WINDOW_MS, () => {
+      if (entry.suppressedCount === 0) {
+        entries.delete(key);
+        return;
+      }
+      entry.write(` (${entry.suppressedCount} more in the last ${LIMIT_WINDOW_MS / 1000} s)`);
+      this.#open(entries, key, entry.write);
+    });
   }
 }

@@ -14,7 +14,12 @@ export interface Logger {
   warn(message: string, fields?: Record<string, unknown>): void;
   error(message: string, fields?: Record<string, unknown>): void;
   /** A line that a client can cause: at most one per `key` and minute, with the count left out. */
-  limited(level: 'info' | 'warn' | 'error', key: string, message: string): void;
+  limited(
+    level: 'info' | 'warn' | 'error',
+    key: string,
+    message: string,
+    fields?: Record<string, unknown>,
+  ): void;
   child(room: string): Logger;
 }
 
@@ -60,9 +65,15 @@ class RoomLogger implements Logger {
     this.#log('error', message, fields);
   }
 
-  limited(level: 'info' | 'warn' | 'error', key: string, message: string): void {
+  limited(
+    level: 'info' | 'warn' | 'error',
+    key: string,
+    message: string,
+    fields?: Record<string, unknown>,
+  ): void {
     if (RANK[level] < this.#rankMin) return;
-    this.#limit.offer(`${this.#room}\n${key}`, (suffix) => this.#log(level, message + suffix));
+    const place = { room: this.#room, key };
+    this.#limit.offer(place, (suffix) => this.#log(level, message + suffix, fields));
   }
 
   child(room: string): Logger {

@@ -1,5 +1,6 @@
 import * as assert from 'uvu/assert';
 import { kvRank, NamespaceTable, NO_NAMESPACE } from '../../src/core/namespaces.ts';
+import { NO_SLOT } from '../../src/core/object-table.ts';
 import { keysOf, namespaceKey, openCoreTable, UNIT_BYTES } from '../support/core-table.ts';
 import { suite } from '../support/suite.ts';
 
@@ -7,9 +8,15 @@ import { suite } from '../support/suite.ts';
 function openNames(countMax: number) {
   const objectCounts = new Map<number, number>();
   const defined: [id: number, scope: number, tenant: number][] = [];
+  /** So many definitions fail from now on. */
+  const refusals = { count: 0 };
   const names = new NamespaceTable(
     {
       namespace_define: (id, scope, tenant) => {
+        if (refusals.count > 0) {
+          refusals.count -= 1;
+          return -1;
+        }
         defined.push([id, scope, tenant]);
         return 0;
       },
@@ -18,12 +25,12 @@ function openNames(countMax: number) {
     },
     countMax,
   );
-  const key = (n: number) => namespaceKey({ modelName: `model-${n}` });
+  const key = (n: number) => namespaceKey({ modelName: `model-${n}`, cacheSalt: `salt-${n}` });
   /** Asks so often that no earlier question counts as recent. */
   const age = (n: number) => {
     for (let i = 0; i < 4096; i += 1) names.find(key(n));
   };
-  return { names, objectCounts, defined, key, age };
+  return { names, objectCounts, defined, refusals, key, age };
 }
 
 suite('namespaces', (test) => {
@@ -80,6 +87,33 @@ suite('namespaces', (test) => {
     assert.equal(defined, []);
   });
 
+  test('a namespace that was never stored to has nothing to read', () => {
+    const { namespaces, table } = openCoreTable();
+    const keys = keysOf([1, 2], [namespaces.find(namespaceKey())]);
+    assert.equal([...table.holdPrefix(keys, 1)], []);
+    assert.equal([...table.find(keys)], [NO_SLOT, NO_SLOT]);
+    assert.is(namespaces.count, 0);
+  });
+
+  test('a definition that fails costs no id, no scope and no tenant', () => {
+    const { names, objectCounts, refusals, defined, key, age } = openNames(3);
+    refusals.count = 2;
+    for (const n of [7, 8]) assert.throws(() => names.intern(key(n)), /namespace_define/);
+    const ids = [0, 1, 2].map((n) => names.intern(key(n)));
+    // Once more with a reused id.
+    objectCounts.set(ids[1]!, 1);
+    age(2);
+    refusals.count = 1;
+    assert.throws(() => names.intern(key(3)), /namespace_define/);
+    ids[0] = names.intern(key(4));
+    assert.is(new Set(ids).size, 3);
+    assert.equal(
+      [...ids].sort((a, b) => a - b),
+      [0, 1, 2],
+    );
+    assert.ok(defined.every((numbers) => numbers.every((n) => n < 3)));
+  });
+
   test('reuses the longest unused id without objects when it is full', () => {
     const { names, objectCounts, key, age } = openNames(3);
     const ids = [0, 1, 2].map((n) => names.intern(key(n)));
@@ -107,6 +141,21 @@ suite('namespaces', (test) => {
     age(0);
     names.intern(key(3));
     assert.is(names.find(key(1)), NO_NAMESPACE);
+  });
+
+  test('finds a name as fast among many thousands as among few', () => {
+    const fastestMs = (countMax: number): number => {
+      const { names, key } = openNames(countMax);
+      for (let n = 0; n < countMax; n += 1) names.intern(key(n));
+      const runs = [0, 1, 2].map(() => {
+        const startMs = performance.now();
+        for (let i = 0; i < 40_000; i += 1) names.find(key(i % 8));
+        return performance.now() - startMs;
+      });
+      return Math.min(...runs);
+    };
+    const [few, many] = [fastestMs(8), fastestMs(50_000)];
+    assert.ok(many < 10 * few, `${few} ms among 8, ${many} ms among 50,000`);
   });
 
   test('bounds the bytes of all names together', () => {

@@ -256,7 +256,20 @@ class Story {
   clear(one: Step): void {
     if (one.pick % 4 !== 0) return;
     const expected = this.#model.clear(one.isForced);
-    assert.is(this.#core.table.clear(one.isForced, this.#nowMs).removedCount, expected);
+    const { table } = this.#core;
+    if (one.isTemporary) {
+      assert.is(table.clear(one.isForced, this.#nowMs).removedCount, expected);
+      return;
+    }
+    let removedCount = 0;
+    let firstSlot: number | null = 1;
+    while (firstSlot !== null) {
+      const range = { isForced: one.isForced, firstSlot, slotCount: one.count };
+      const slice = table.clearSlice(range, this.#nowMs);
+      removedCount += slice.removedCount;
+      firstSlot = slice.nextSlot;
+    }
+    assert.is(removedCount, expected);
   }
 
   sweep(): void {

@@ -100,7 +100,7 @@ suite('lesson 1: locks and leases', (test) => {
       const client = s.connect(server);
       const worker = await s.worker(server);
       const prompt = promptOf(1, 4);
-      await worker.store(prompt, { cacheSalt: 'A' });
+      assert.is((await worker.store(prompt, { cacheSalt: 'A' })).ok, true);
       assert.is(await lookup(client, prompt, { cacheSalt: 'A' }), 4);
       assert.is((await server.l1())['read_locked_count'], 4);
       await client.call('FREE_LOOKUP_LOCKS', { key: keyOf(prompt), tpSize: 1 }, 5000);

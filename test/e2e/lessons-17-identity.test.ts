@@ -4,7 +4,7 @@
  * the vectors of test/core/hash.test.ts; 17.2 is about L2.
  */
 import * as assert from 'uvu/assert';
-import { endSession, hitsOf, lookup, promptOf } from '../support/fake-worker.ts';
+import { endSession, hitsOf, keyOf, lookup, promptOf } from '../support/fake-worker.ts';
 import { expectCalm, scenario } from '../support/scenario.ts';
 import type { ServerProcess } from '../support/server-process.ts';
 import { suite } from '../support/suite.ts';
@@ -67,6 +67,23 @@ suite('lesson 17: tokens and identity', (test) => {
         assert.is((await worker.store(prompt, range)).ok, false, JSON.stringify(range));
       }
       assert.is(await lookup(client, prompt), 4);
+      await endSession(client);
+      await expectCalm(server);
+    }),
+  );
+
+  test(
+    '17.3 an unaligned end is no nonsense: it is floored to whole chunks',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const client = s.connect(server);
+      const worker = await s.worker(server);
+      const prompt = promptOf(1, 4);
+      await worker.store(prompt);
+      assert.is(await lookup(client, [...prompt, 1, 2, 3]), 4);
+      const key = keyOf(prompt, { endToken: 40 });
+      await client.call('FREE_LOOKUP_LOCKS', { key, tpSize: 1 }, 5000);
+      assert.is((await server.l1())['read_locked_count'], 2);
       await endSession(client);
       await expectCalm(server);
     }),

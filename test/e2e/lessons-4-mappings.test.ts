@@ -3,7 +3,7 @@
  * owners (4.2, 4.3) comes with the transfers issue; the reap time is in lessons-5-silence.
  */
 import * as assert from 'uvu/assert';
-import { hitsOf, promptOf } from '../support/fake-worker.ts';
+import { endSession, hitsOf, lookup, promptOf } from '../support/fake-worker.ts';
 import { rejects } from '../support/rejects.ts';
 import { expectCalm, scenario } from '../support/scenario.ts';
 import { suite } from '../support/suite.ts';
@@ -61,6 +61,30 @@ suite('lesson 4: mappings', (test) => {
         assert.ok(line.includes(word), line);
       }
       assert.equal(server.mappedSegments(segmentsOf(process.pid)), []);
+      await expectCalm(server);
+    }),
+  );
+
+  test(
+    'a worker whose memory shrinks under a copy harms no one but itself',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const client = s.connect(server);
+      const shrinking = await s.worker(server, { instanceId: 2n ** 62n });
+      const prompt = promptOf(1, 4);
+      shrinking.fill([0, 1, 2, 3], 1);
+      const stored = shrinking.read([0, 1, 2, 3]);
+      await shrinking.store(prompt);
+      assert.is(await lookup(client, prompt), 4);
+      shrinking.shrink();
+      // Strict mode: a vLLM worker would take a failed retrieve for a success.
+      await rejects(shrinking.retrieve(prompt, { deadlineMs: 500 }), /no reply/);
+      assert.is(await shrinking.ping(), false);
+      assert.is((await shrinking.store(promptOf(2, 1))).ok, false);
+      const worker = await s.worker(server);
+      assert.is((await worker.retrieve(prompt)).ok, true);
+      assert.equal(worker.read([0, 1, 2, 3]), stored);
+      await endSession(client);
       await expectCalm(server);
     }),
   );

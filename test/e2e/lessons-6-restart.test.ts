@@ -70,14 +70,19 @@ suite('lesson 6: restart and shutdown', (test) => {
       const worker = await s.worker(before);
       const heartbeat = new Heartbeat(worker);
       await until(() => heartbeat.answers.length === 1, 5000);
+      const startMs = performance.now();
       await before.kill();
       const after = await s.serve({}, { ports: before.ports });
+      const restartMs = performance.now() - startMs;
       const start = heartbeat.answers.length;
       const isBack = () => heartbeat.registrationCount === 1;
       // Two intervals, and one more for the time at which the server came back in between.
       await until(isBack, 3 * INTERVAL_MS, 'registered again');
       heartbeat.stop();
-      assert.equal(heartbeat.answers.slice(-2), [false, true]);
+      const [first, second] = heartbeat.answers.slice(-2);
+      // A slow machine turns this into a restart that the worker notices by itself.
+      assert.ok(first === false || (first === 'none' && restartMs > INTERVAL_MS), `${first}`);
+      assert.is(second, true);
       assert.ok(heartbeat.answers.length - start <= 3, `${heartbeat.answers}`);
       const client = s.connect(after);
       assert.is((await worker.store(promptOf(1, 4))).ok, true);

@@ -1,4 +1,5 @@
 /** Wire and versions (spec field-lessons 7). */
+import fs from 'node:fs';
 import * as assert from 'uvu/assert';
 import { tokenSpan } from '../../src/client/client.ts';
 import { DIALECTS, operationIdOf } from '../../src/wire/dialect.ts';
@@ -10,6 +11,7 @@ import { expectAnswers, expectCalm, isFullRun, scenario } from '../support/scena
 import { seededRandom } from '../support/seeded-random.ts';
 import { suite } from '../support/suite.ts';
 import { timed, until } from '../support/waiting.ts';
+import { frameBytes, wireVectors } from '../support/wire-vectors.ts';
 
 const ANSWER_MS = 100;
 const DIALECT = DIALECTS[0]!;
@@ -211,6 +213,43 @@ suite('lesson 7: wire and versions', (test) => {
       }
       await client.call('PING', { instanceId: null }, 5000);
       assert.equal(strays, []);
+      await expectCalm(server);
+    }),
+  );
+
+  test(
+    '14.1 hostile pickles in a registration run nothing, map nothing and are answered by silence',
+    scenario(async (s) => {
+      const server = await s.serve();
+      const client = s.connect(server);
+      const strays: unknown[] = [];
+      client.onStrayReply((reply) => strays.push(reply));
+      const worker = s.newWorker(server);
+      const payloads = OPERATIONS.REGISTER_KV_CACHE.encodeRequest({
+        instanceId: worker.instanceId,
+        wrappers: [],
+        modelName: 'm',
+        worldSize: 1,
+        engineType: 'vllm',
+        layoutHints: {},
+        engineGroupInfos: [],
+      });
+      for (const { hex } of wireVectors.hostile_pickles) {
+        const writer = new MsgpackWriter();
+        writer.writeArrayHeader(1);
+        writer.writeExtension(1, frameBytes(hex));
+        payloads[1] = writer.take();
+        await client.send([client.nextUid(), opFrame('REGISTER_KV_CACHE'), ...payloads]);
+      }
+      const withheld = async () =>
+        (await server.status()).wire.replies_withheld['REGISTER_KV_CACHE'] ===
+        wireVectors.hostile_pickles.length;
+      await until(withheld, 5000, 'all registrations have failed');
+      assert.equal(strays, []);
+      const status = await server.status();
+      assert.equal(status.cache_context_meta, {});
+      assert.is(fs.existsSync('pwned_by_pickle'), false);
+      assert.equal(server.mappedSegments('lmcache_kv_'), []);
       await expectCalm(server);
     }),
   );

@@ -103,6 +103,20 @@ suite('server process', (test) => {
     assert.is(await server.ended, 0, server.output());
   });
 
+  test('a reader of its log that goes away does not end it', async () => {
+    const ports = await freePorts();
+    const server = startServer(ports);
+    await server.until(SERVING);
+    server.child.stderr?.destroy();
+    server.child.kill('SIGHUP');
+    let lostCount = 0;
+    while (lostCount === 0) {
+      const status = await fetch(`http://127.0.0.1:${ports.httpPort}/status`);
+      lostCount = ((await status.json()) as Record<string, number>)['lost_log_line_count'] ?? 0;
+    }
+    assert.is(await stopped(server), 0);
+  });
+
   test('a second signal ends it at once with 130', async () => {
     const ports = await freePorts();
     const server = startServer(ports);

@@ -1,7 +1,7 @@
 /** The object table over a fresh core, with small lists of keys written as plain numbers. */
 import { Core, type CoreOptions } from '../../src/core/core.ts';
 import type { NamespaceKey } from '../../src/core/namespaces.ts';
-import type { ObjectKeys } from '../../src/core/object-table.ts';
+import { NO_SLOT, type ObjectKeys } from '../../src/core/object-table.ts';
 
 export const UNIT_BYTES = 4096;
 
@@ -51,4 +51,23 @@ export function keysOf(chunks: readonly number[], namespaceIds: readonly number[
   for (const [index, chunk] of chunks.entries()) view.setUint32(4 * index, chunk);
   const hashes = { bytes, count: chunks.length, hashSizeBytes: 4 };
   return { hashes, firstChunk: 0, chunkCount: chunks.length, namespaceIds };
+}
+
+/** The writer that `openRanks` stores as. */
+export const WRITER = 1;
+
+/** A table with the ranks of one model, and a short way to store to all of them. */
+export function openRanks(worldSize: number, options: OpenTableOptions = {}) {
+  const core = openCoreTable(options);
+  const ranks = Array.from({ length: worldSize }, (_, workerId) =>
+    core.namespaces.intern(namespaceKey({ worldSize, workerId })),
+  );
+  const store = (chunks: readonly number[], sizeBytes = UNIT_BYTES, nowMs = 0): Uint32Array => {
+    const { slots } = core.table.reserveWrite(keysOf(chunks, ranks), sizeBytes, WRITER, nowMs);
+    core.table.finishWrite(slots, nowMs);
+    return slots;
+  };
+  const resident = (chunks: readonly number[]): number[] =>
+    chunks.filter((chunk) => !core.table.find(keysOf([chunk], ranks)).includes(NO_SLOT));
+  return { core, table: core.table, ranks, store, resident };
 }

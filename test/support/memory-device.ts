@@ -3,7 +3,11 @@
  * Jobs of an instance run in order and settle in later turns of the event loop, as on a real
  * device; `hold()` keeps them waiting until it is released.
  */
-import { createHash } from 'node:crypto';
+import {
+  type BlockReader,
+  type ChecksumOptions,
+  checksumBlocks,
+} from '../../src/device/block-checksums.ts';
 import { checkPlan, jobProblem } from '../../src/device/copy-plan.ts';
 import type {
   CopyJob,
@@ -11,6 +15,7 @@ import type {
   Device,
   DeviceInstance,
   HostCopyJob,
+  KernelGroupPlan,
   MappedTensor,
 } from '../../src/device/device.ts';
 import { storageBytesNeeded, toPhysicalOrder } from '../../src/device/tensor-geometry.ts';
@@ -49,6 +54,8 @@ export class MemoryDevice implements Device {
   gate: Promise<void> = Promise.resolve();
   /** Events that jobs were told to wait for. */
   readonly awaitedEvents: Uint8Array[] = [];
+  #lastHostCopy: Promise<unknown> = Promise.resolve();
+  #isClosed = false;
 
   constructor(l1SizeBytes: number, kind: 'cpu' | 'cuda' = 'cpu') {
     this.l1 = new Uint8Array(l1SizeBytes);
@@ -66,6 +73,7 @@ export class MemoryDevice implements Device {
   }
 
   async openInstance(wrappers: readonly TensorWrapper[]): Promise<DeviceInstance> {
+    this.#refuseWhenClosed();
     await this.gate;
     const segments = wrappers.map((wrapper) => this.#map(wrapper));
     const instance = new MemoryInstance(this, wrappers as readonly CpuShmWrapper[], segments);
@@ -74,6 +82,13 @@ export class MemoryDevice implements Device {
   }
 
   async copyHostTensors(job: HostCopyJob): Promise<void> {
+    this.#refuseWhenClosed();
+    const done = this.#copyHostTensors(job);
+    this.#lastHostCopy = Promise.allSettled([this.#lastHostCopy, done]);
+    await done;
+  }
+
+  async #copyHostTensors(job: HostCopyJob): Promise<void> {
     await this.gate;
     const failure = this.failNextJob;
     this.failNextJob = null;
@@ -100,7 +115,15 @@ export class MemoryDevice implements Device {
     return {};
   }
 
-  async close(): Promise<void> {}
+  async close(): Promise<void> {
+    this.#isClosed = true;
+    await Promise.all([...this.openInstances].map((instance) => instance.close()));
+    await this.#lastHostCopy;
+  }
+
+  #refuseWhenClosed(): void {
+    if (this.#isClosed) throw new KvdError('ERR_SHUTTING_DOWN', 'the device is closed');
+  }
 
   #map(wrapper: TensorWrapper): Uint8Array {
     if (wrapper.kind !== 'cpu-shm') throw new KvdError('ERR_UNSUPPORTED', wrapper.kind);
@@ -161,7 +184,8 @@ export class MemoryInstance implements DeviceInstance {
 
   submit(job: CopyJob): Promise<void> {
     if (this.#isClosed) return Promise.reject(new KvdError('ERR_SHUTTING_DOWN', 'closed'));
-    const problem = jobProblem(this.#plan as CopyPlan, job);
+    const plan = this.#plan as CopyPlan;
+    const problem = jobProblem(plan, job) ?? placeProblem(plan, job, this.#device.l1.length);
     if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
     this.jobCountInFlight += 1;
     const done = this.#last.then(() => this.#run(job));
@@ -178,24 +202,25 @@ export class MemoryInstance implements DeviceInstance {
     return STUB_EVENT;
   }
 
-  async checksumBlocks(options: {
-    readonly blockIds: readonly number[];
-    readonly blocksPerChecksum: number;
-    readonly blockAxis: number;
-    readonly isLayerwise: boolean;
-  }): Promise<string[][]> {
-    const layers = this.tensors.map((_, index) => index);
-    const lists = options.isLayerwise ? layers.map((layer) => [layer]) : [layers];
-    return lists.map((list) => {
-      const sums: string[] = [];
-      for (let at = 0; at < options.blockIds.length; at += options.blocksPerChecksum) {
-        const ids = options.blockIds.slice(at, at + options.blocksPerChecksum);
-        const digest = createHash('md5');
-        for (const layer of list) digest.update(this.#slice(layer, options.blockAxis, ids));
-        sums.push(digest.digest('hex'));
-      }
-      return sums;
-    });
+  async checksumBlocks(options: ChecksumOptions): Promise<string[][]> {
+    if (this.#isClosed) throw new KvdError('ERR_SHUTTING_DOWN', 'closed');
+    const { tensors } = this;
+    return checksumBlocks({ tensors, openReader: (_, group) => this.#openReader(group) }, options);
+  }
+
+  /** Blocks are objects of one block, gathered to the buffer in place of L1. */
+  #openReader(group: KernelGroupPlan): BlockReader {
+    const blockBytes = group.objectBlockStrideBytes;
+    const plan = { groups: [group], objectSizeBytes: blockBytes };
+    return {
+      blockBytes,
+      read: async (ids, buffer) => {
+        const objectOffsets = Float64Array.from(ids, (_, i) => i * blockBytes);
+        const job: CopyJob = { direction: 'gather', objectOffsets, blockIds: [ids] };
+        runCopyJob(plan, { engine: this.#engine, l1: buffer }, job);
+      },
+      close() {},
+    };
   }
 
   async close(): Promise<void> {
@@ -215,25 +240,15 @@ export class MemoryInstance implements DeviceInstance {
       this.jobCountInFlight -= 1;
     }
   }
+}
 
-  /** Bytes of the chosen blocks in C order, bfloat16 widened to float32. */
-  #slice(layer: number, blockAxis: number, ids: readonly number[]): Uint8Array {
-    const { shape, dtype } = this.tensors[layer] as MappedTensor;
-    const size = DTYPE_SIZE_BYTES[dtype];
-    const innerBytes = shape.slice(blockAxis + 1).reduce((a, b) => a * b, size);
-    const outerCount = shape.slice(0, blockAxis).reduce((a, b) => a * b, 1);
-    const blockCount = shape[blockAxis] as number;
-    const parts: Uint8Array[] = [];
-    for (let outer = 0; outer < outerCount; outer += 1) {
-      for (const id of ids) {
-        const at = (outer * blockCount + id) * innerBytes;
-        parts.push((this.#engine[layer] as Uint8Array).subarray(at, at + innerBytes));
-      }
-    }
-    const bytes = Buffer.concat(parts);
-    if (dtype !== 'bfloat16') return bytes;
-    const wide = new Uint8Array(bytes.length * 2);
-    for (let i = 0; i < bytes.length; i += 2) wide.set(bytes.subarray(i, i + 2), i * 2 + 2);
-    return wide;
-  }
+/** Null when every block and every object is where the plan and L1 have one. */
+function placeProblem(plan: CopyPlan, job: CopyJob, l1SizeBytes: number): string | null {
+  const limit = l1SizeBytes - plan.objectSizeBytes;
+  const offset = job.objectOffsets.find((one) => !(one === -1 || (one >= 0 && one <= limit)));
+  if (offset !== undefined) return `an object at ${offset} lies outside L1`;
+  const isOutside = plan.groups.some(({ engineBlockCount }, g) =>
+    job.blockIds[g]?.some((id) => id >= engineBlockCount),
+  );
+  return isOutside ? 'a block id lies beyond the cache' : null;
 }

@@ -66,7 +66,14 @@ export interface GroupingOptions {
   readonly chunkSizeTokens: number;
 }
 
+/**
+ * Layers × keys and values; the largest models have some hundreds. A shape is only a claim (a
+ * sparse segment of any size costs its owner nothing), so it is bounded before it is believed.
+ */
+const PLANE_COUNT_MAX = 4096;
+
 export function buildKernelGroups(options: GroupingOptions): KernelGroup[] {
+  checkPlaneCount(options.format, options.views);
   const layers = listLayers(options.format, options.views);
   const { infos } = options;
   const engineGroups = assignEngineGroups(layers.length, infos);
@@ -104,14 +111,34 @@ export function blocksOf(
   return Math.floor(slots / group.slotsPerBlock);
 }
 
+function countLayersOf(format: KvFormat, views: readonly TensorView[]): number {
+  switch (format.role) {
+    case 'layer':
+      return views.length;
+    case 'cache':
+      return (views[0] as TensorView).shape[format.axes.indexOf('NL')] as number;
+    case 'keys-or-values':
+      return views.length / 2;
+  }
+}
+
+function checkPlaneCount(format: KvFormat, views: readonly TensorView[]): void {
+  const layerCount = countLayersOf(format, views);
+  if (layerCount * format.kvSize <= PLANE_COUNT_MAX) return;
+  throw new KvdError(
+    'ERR_LAYOUT',
+    `${layerCount} layers of ${format.kvSize} planes, at most ${PLANE_COUNT_MAX} planes are ` +
+      'supported',
+  );
+}
+
 function listLayers(format: KvFormat, views: readonly TensorView[]): LayerGeometry[] {
   switch (format.role) {
     case 'layer':
       return views.map((view, index) => geometryOf(format, [{ view, tensorIndex: index }], 0));
     case 'cache': {
       const view = views[0] as TensorView;
-      const layerCount = view.shape[format.axes.indexOf('NL')] as number;
-      return Array.from({ length: layerCount }, (_, layer) =>
+      return Array.from({ length: countLayersOf(format, views) }, (_, layer) =>
         geometryOf(format, [{ view, tensorIndex: 0 }], layer),
       );
     }
@@ -127,7 +154,7 @@ function pairKeysAndValues(format: KvFormat, views: readonly TensorView[]): Laye
       `expected the key tensors of all layers, then as many value tensors; got ${views.length}`,
     );
   }
-  const layerCount = views.length / 2;
+  const layerCount = countLayersOf(format, views);
   return Array.from({ length: layerCount }, (_, layer) => {
     const keys = views[layer] as TensorView;
     const values = views[layerCount + layer] as TensorView;

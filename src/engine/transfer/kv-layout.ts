@@ -13,6 +13,7 @@
  * another with the same heads, head size, dtype and layers. Formats only differ in the copy plan:
  * where a block's (slot, head) runs lie on the engine's side.
  */
+import { OBJECT_SIZE_MAX_BYTES } from '../../core/object-table.ts';
 import type { CopyPlan, KernelGroupPlan, MappedTensor } from '../../device/device.ts';
 import { KvdError } from '../../errors.ts';
 import type { EngineGroupInfo, EngineType, LayoutHints, MemoryLayout } from '../api.ts';
@@ -60,6 +61,13 @@ export function buildKvLayout(options: {
   const plan = buildCopyPlan(groups);
   if (plan.objectSizeBytes === 0) {
     throw new KvdError('ERR_LAYOUT', 'the sliding windows of all groups are empty');
+  }
+  if (plan.objectSizeBytes > OBJECT_SIZE_MAX_BYTES) {
+    throw new KvdError(
+      'ERR_LAYOUT',
+      `a chunk of ${options.chunkSizeTokens} tokens has ${plan.objectSizeBytes} bytes, at most ` +
+        `${OBJECT_SIZE_MAX_BYTES} can be stored: lower --chunk-size`,
+    );
   }
   return {
     format: options.format,

@@ -318,28 +318,15 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   }
 
   #withhold(instanceId: InstanceId, error: KvdError): WithheldReplyError {
-    const { instances, log } = this.#options;
-    instances.oweFalsePing(instanceId);
+    this.#options.instances.oweFalsePing(instanceId);
     this.#withheldCount += 1;
-    log.limited(
-      'warn',
-      `withheld:${error.code}`,
-      `A transfer of instance ${instanceId} stays unanswered so that its worker recomputes: ` +
-        `${error.message}. ${error.row.next}`,
-    );
     return new WithheldReplyError(error.code, error.message, { cause: error });
   }
 
   #refuse(instanceId: InstanceId, context: RequestContext, error: KvdError): KvdError {
-    const { log } = this.#options;
     const event = this.#eventForRefusal(instanceId, context);
     if (!event) return this.#withhold(instanceId, error);
     this.#refusedCount += 1;
-    log.limited(
-      error.row.level === 'error' ? 'error' : 'warn',
-      `refused:${error.code}`,
-      `A transfer of instance ${instanceId} was refused: ${error.message}. ${error.row.next}`,
-    );
     return new RefusedTransferError(error.code, error.message, event, { cause: error });
   }
 

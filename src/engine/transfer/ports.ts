@@ -23,6 +23,17 @@ export interface TransferStorage extends Pick<StorageManager, 'internNamespace'>
   releaseRead(slots: Uint32Array): void;
 }
 
+/** Reservations that a worker writes itself, at its own pace. All slots here are reserved ones. */
+export interface WorkerStorage extends Omit<TransferStorage, 'finishStore'> {
+  /** Returns how many objects are readable now; the others had expired or were cleared. */
+  finishStore(slots: Uint32Array): number;
+  /** The writer lives: its reservations get their time anew, also when it was over. */
+  extendStore(slots: Uint32Array): void;
+  /** Gives the keys up and keeps the memory out of use until `releaseAbandoned`. */
+  abandonStore(slots: Uint32Array): void;
+  releaseAbandoned(slots: Uint32Array): void;
+}
+
 export interface TransferSessions {
   recordTransfer(requestId: string, hashes: ChunkHashes): void;
   /** Releases one reader per slot from what the request's LOOKUP holds. */

@@ -10,20 +10,15 @@
  * Everything new is mapped and checked before anything old is touched, so a failed registration
  * leaves the worker as it was. Registrations of one id run one after the other, whichever
  * connection they come from; otherwise the slower of two would replace the newer.
- *
- * A reply to REGISTER means success whatever it contains, so a failure is answered by silence
- * (spec wire 7.3). Then the log and `/status` are all that the operator has: both name the remedy.
  */
 import type { Clock } from '../../clock.ts';
 import type { Device, DeviceInstance } from '../../device/device.ts';
-import { KvdError, toKvdError, WithheldReplyError } from '../../errors.ts';
+import { KvdError, toKvdError } from '../../errors.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { InstanceId, RegisterKvCacheRequest } from '../api.ts';
-import type { Instance, InstanceRegistry } from '../instances.ts';
+import type { InstanceRegistry, KvCacheInstance } from '../instances.ts';
 import { discoverKvLayout, isSameLayout } from './kv-layout.ts';
-
-/** Failures shown in `/status`; older ones are only counted. */
-const RECENT_FAILURE_COUNT_MAX = 16;
+import { RegistrationFailures } from './registration-failures.ts';
 
 export interface RegistrarOptions {
   readonly device: Device;
@@ -34,24 +29,15 @@ export interface RegistrarOptions {
   readonly hasAccelerator: boolean;
 }
 
-interface RegistrationFailure {
-  readonly instance_id: string;
-  readonly model_name: string;
-  readonly code: string;
-  readonly message: string;
-  readonly next: string;
-  readonly time: string;
-}
-
 export class Registrar {
   readonly #options: RegistrarOptions;
   /** Last registration or release of each id that is under way. */
   readonly #running = new Map<InstanceId, Promise<void>>();
-  readonly #recentFailures: RegistrationFailure[] = [];
-  #failureCount = 0;
+  readonly #failures: RegistrationFailures;
 
   constructor(options: RegistrarOptions) {
     this.#options = options;
+    this.#failures = new RegistrationFailures(options.clock, options.log);
   }
 
   register(request: RegisterKvCacheRequest): Promise<void> {
@@ -59,7 +45,7 @@ export class Registrar {
       try {
         await this.#open(request);
       } catch (error) {
-        throw this.#withhold(request, toKvdError(error));
+        throw this.#failures.withhold(request, toKvdError(error));
       }
     });
   }
@@ -67,7 +53,7 @@ export class Registrar {
   unregister(instanceId: InstanceId): Promise<void> {
     const { instances, log } = this.#options;
     return this.#inOrder(instanceId, async () => {
-      if (await instances.drop(instanceId, 'unregistered')) return;
+      if (await instances.drop(instanceId, 'unregistered', 'kv-cache')) return;
       log.limited(
         'warn',
         'unregister-unknown',
@@ -77,10 +63,7 @@ export class Registrar {
   }
 
   status(): Record<string, unknown> {
-    return {
-      registration_failure_count: this.#failureCount,
-      recent_registration_failures: this.#recentFailures,
-    };
+    return this.#failures.status();
   }
 
   async #open(request: RegisterKvCacheRequest): Promise<void> {
@@ -88,7 +71,7 @@ export class Registrar {
     checkIdentity(request);
     instances.checkRoom(request.instanceId);
     const handle = await device.openInstance(request.wrappers);
-    let instance: Instance;
+    let instance: KvCacheInstance;
     try {
       instance = this.#describe(request, handle);
       const known = instances.lookup(request.instanceId);
@@ -105,7 +88,9 @@ export class Registrar {
     }
     await instances.register(instance);
     const { format, groups, objectSizeBytes } = instance.layout;
-    log.info(
+    log.limited(
+      'info',
+      `registered:${request.instanceId}`,
       `Registered instance ${request.instanceId} of ${request.modelName}: ${format.name}, ` +
         `${groups.length} kernel group(s), ${objectSizeBytes} bytes per chunk`,
     );
@@ -121,7 +106,7 @@ export class Registrar {
     }
   }
 
-  #describe(request: RegisterKvCacheRequest, handle: DeviceInstance): Instance {
+  #describe(request: RegisterKvCacheRequest, handle: DeviceInstance): KvCacheInstance {
     const { chunkSizeTokens, hasAccelerator } = this.#options;
     const { instanceId, modelName, worldSize, engineType, wrappers } = request;
     const layout = discoverKvLayout({
@@ -132,26 +117,8 @@ export class Registrar {
       chunkSizeTokens,
       hasAccelerator,
     });
-    return { instanceId, modelName, worldSize, engineType, wrappers, layout, handle };
-  }
-
-  #withhold(request: RegisterKvCacheRequest, error: KvdError): WithheldReplyError {
-    const { clock, log } = this.#options;
-    const { instanceId, modelName } = request;
-    const { message, code } = error;
-    const next = error.row.next;
-    this.#failureCount += 1;
-    if (this.#recentFailures.length === RECENT_FAILURE_COUNT_MAX) this.#recentFailures.shift();
-    this.#recentFailures.push({
-      instance_id: String(instanceId),
-      model_name: modelName,
-      code,
-      message,
-      next,
-      time: new Date(clock.wallMs()).toISOString(),
-    });
-    log.error(`Registration of instance ${instanceId} (${modelName}) failed: ${message}. ${next}`);
-    return new WithheldReplyError(code, message, { cause: error });
+    const identity = { instanceId, modelName, worldSize, engineType };
+    return { kind: 'kv-cache', ...identity, wrappers, layout, handle };
   }
 
   #inOrder(instanceId: InstanceId, run: () => Promise<void>): Promise<void> {
@@ -180,7 +147,7 @@ function checkIdentity(request: RegisterKvCacheRequest): void {
 }
 
 /** The same memory, read the same way, for the same model. */
-function isSameRegistration(a: Instance, b: Instance): boolean {
+function isSameRegistration(a: KvCacheInstance, b: KvCacheInstance): boolean {
   return (
     a.modelName === b.modelName &&
     a.worldSize === b.worldSize &&

@@ -12,6 +12,11 @@ import type { OneAtATime } from '../one-at-a-time.ts';
 import { backendOf, type Room } from '../room.ts';
 import { FieldReader } from '../validation.ts';
 
+/** Digests of one answer, over all layers: 4 MB of text and some seconds of small copies. */
+const CHECKSUM_COUNT_MAX = 65_536;
+/** Blocks that one answer reads, over all layers: 64 GiB where a block has 64 KiB. */
+const READ_COUNT_MAX = 1_048_576;
+
 type Status = 400 | 404 | 501;
 
 function refuse(status: Status, message: string): never {
@@ -54,11 +59,26 @@ function checkBlockIds(text: string, chunkSizeBlocks: number, target: ChecksumTa
   return ids;
 }
 
+/** Holds for both kinds of answers: each layer is read by itself also when digests join them. */
+function checkCost(blockCount: number, chunkSizeBlocks: number, layerCount: number): void {
+  const chunkCount = Math.ceil(blockCount / chunkSizeBlocks);
+  const [checksumCount, readCount] = [chunkCount * layerCount, blockCount * layerCount];
+  if (checksumCount > CHECKSUM_COUNT_MAX) {
+    const sum = `${chunkCount} chunks of ${layerCount} layers are ${checksumCount} checksums`;
+    refuse(400, `${sum}, at most ${CHECKSUM_COUNT_MAX}: raise chunk_size`);
+  }
+  if (readCount > READ_COUNT_MAX) {
+    const sum = `${blockCount} blocks of ${layerCount} layers are ${readCount} reads`;
+    refuse(400, `${sum}, at most ${READ_COUNT_MAX}: ask for fewer blocks`);
+  }
+}
+
 export function addKvCacheRoutes(room: Room, heavy: OneAtATime): void {
   room.app.get('/kvcache/check', room.guard('sensitive'), async (c) => {
     const { blockIdText, chunkSizeBlocks, instanceId, isLayerwise } = readQuery(c);
     const target = findTarget(room, instanceId);
     const blockIds = checkBlockIds(blockIdText, chunkSizeBlocks, target);
+    checkCost(blockIds.length, chunkSizeBlocks, target.layerCount);
     const checksums = await heavy.run(() =>
       target.checksum({ blockIds, chunkSizeBlocks, isLayerwise }),
     );

@@ -80,6 +80,18 @@ const STATE: readonly Instrument[] = [
   gauge('kvd.sessions', '', 'Request sessions', (s) => s.sessionCount),
   gauge('kvd.instances', '', 'Registered workers', (s) => s.instanceCount),
   gauge(
+    'kvd.engine_driven_shm',
+    '',
+    '1 when engine-driven workers are offered shared memory, 0 when their bytes go inline',
+    (s) => Number(s.isEngineDrivenShm),
+  ),
+  gauge(
+    'kvd.quarantined',
+    'By',
+    'L1 memory out of use because a worker that was given up may still use it',
+    (s) => s.quarantinedBytes,
+  ),
+  gauge(
     'kvd.requests_in_flight',
     '',
     'Requests without a reply so far',

@@ -16,6 +16,9 @@ export interface MetricsSnapshot {
   readonly stagingObjectCount: number;
   readonly sessionCount: number;
   readonly instanceCount: number;
+  /** Engine-driven workers get L1 as shared memory. */
+  readonly isEngineDrivenShm: boolean;
+  readonly quarantinedBytes: number;
   readonly prefetchJobCount: number;
   readonly inFlightRequestCount: number;
   readonly requestCounts: Counts;

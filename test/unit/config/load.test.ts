@@ -215,6 +215,13 @@ suite('configuration: checks', (test) => {
     assert.is(good(['--shm-mode', '660']).shmMode, 0o660);
   });
 
+  test('huge pages need private memory: no name, or no engine-driven workers', () => {
+    const huge = '--l1-use-hugepages';
+    assert.match(bad([huge]).join('\n'), /huge pages cannot be shared memory/);
+    assert.ok(good([huge, '--shm-name', '']).usesHugePages);
+    assert.ok(good([huge, '--supported-transfer-mode', 'lmcache_driven']).usesHugePages);
+  });
+
   test('addresses become ZMQ endpoints', () => {
     const endpoints = (...args: string[]) => good(args).endpoints;
     assert.equal(endpoints(), ['tcp://localhost:5555']);
@@ -248,6 +255,9 @@ suite('configuration: checks', (test) => {
     assert.match(text, /--run-script-api-enabled has no effect: kvd never runs scripts/);
     assert.equal(warningsOf(['--event-bus-queue-size', '10000']), []);
     assert.match(warningsOf(['--hash-algorithm', 'builtin'])[0]!, /not collision resistant/);
+    const handle = ['--supported-transfer-mode', 'lmcache_driven', '--shm-name', 'x'];
+    assert.match(warningsOf(handle)[0]!, /--shm-name has no effect/);
+    assert.equal(warningsOf([...handle.slice(0, 2), '--shm-name', '']), []);
     const noop = ['--eviction-policy', 'noop', '--eviction-ratio', '0.3'];
     assert.match(warningsOf(noop)[0]!, /--eviction-ratio has no effect/);
   });
@@ -257,7 +267,6 @@ suite('configuration: features that are not built', (test) => {
   const REFUSED = [
     ['--l2-adapter', '{"type":"fs","base_path":"/x"}'],
     ['--l2-store-policy', 'skip_l1'],
-    ['--supported-transfer-mode', 'engine_driven'],
     ['--engine-type', 'blend'],
     ['--p2p-advertise-url', 'h:1'],
     ['--coordinator-url', 'http://x'],

@@ -1,4 +1,4 @@
-/** Order, parallelism, bounds and the end of the copy queue. */
+/** Parallelism and bounds of the copy queue. Order and end: test/contract/device.ts. */
 import * as assert from 'uvu/assert';
 import type { CopyJob, DeviceInstance } from '../../../src/device/device.ts';
 import type { KvdError } from '../../../src/errors.ts';
@@ -9,7 +9,6 @@ import {
   openDeviceHouse,
   patternBytes,
 } from '../../support/device-house.ts';
-import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 
 const BLOCK_BYTES = 1024;
@@ -32,38 +31,6 @@ const job = (direction: CopyJob['direction'], firstBlock: number, count: number)
 });
 
 suite('copy queue', (test) => {
-  test('jobs of one instance run in the order of submission', async () => {
-    const house = await openDeviceHouse({ sizeBytes: 2 << 20, workerCount: 4 });
-    try {
-      const { instance, content, segment } = await openBlocks(house, 1024);
-      // Every job writes the same MiB of L1 or reads it, so only the right order gives this end:
-      // part 0 → L1 → part 1, part 2 → L1 → part 3, twenty times over.
-      const jobs: Promise<void>[] = [];
-      const settled: number[] = [];
-      for (let round = 0; round < 20; round += 1) {
-        const steps = [
-          job('gather', 0, 1024),
-          job('scatter', 1024, 1024),
-          job('gather', 2048, 1024),
-          job('scatter', 3072, 1024),
-        ];
-        for (const step of steps) {
-          const number = jobs.length;
-          jobs.push(instance.submit(step).then(() => void settled.push(number)));
-        }
-      }
-      assert.is(instance.jobCountInFlight, 80);
-      await Promise.all(jobs);
-      assert.equal(settled, Array.from(jobs.keys()));
-      const after = segment.read();
-      const part = (bytes: Uint8Array, n: number) => bytes.subarray(n << 20, (n + 1) << 20);
-      assert.is(Buffer.compare(part(after, 1), part(content, 0)), 0);
-      assert.is(Buffer.compare(part(after, 3), part(content, 2)), 0);
-    } finally {
-      await house.close();
-    }
-  });
-
   test('a small job of another instance overtakes a queue of large ones', async () => {
     const house = await openDeviceHouse({ sizeBytes: 8 << 20, workerCount: 1 });
     try {
@@ -125,49 +92,5 @@ suite('copy queue', (test) => {
     } finally {
       await house.close();
     }
-  });
-
-  test('objects left out and an empty job complete without a copy', async () => {
-    const house = await openDeviceHouse({ sizeBytes: 1 << 20 });
-    try {
-      const { instance } = await openBlocks(house, 1);
-      await instance.submit({ ...job('gather', 0, 1), objectOffsets: Float64Array.of(-1) });
-      await instance.submit({ ...job('gather', 0, 0), objectOffsets: new Float64Array(0) });
-      assert.ok(house.memory.view(0, BLOCK_BYTES).every((byte) => byte === 0));
-    } finally {
-      await house.close();
-    }
-  });
-
-  test('close lets running jobs end and refuses later ones', async () => {
-    const house = await openDeviceHouse({ sizeBytes: 8 << 20 });
-    try {
-      const { instance, content } = await openBlocks(house, 4096);
-      let doneCount = 0;
-      const jobs = Array.from({ length: 10 }, () =>
-        instance.submit(job('gather', 0, 4096)).then(() => {
-          doneCount += 1;
-        }),
-      );
-      const closed = instance.close();
-      const late = await rejects(instance.submit(job('gather', 0, 4096)), /closing/);
-      assert.is((late as KvdError).code, 'ERR_SHUTTING_DOWN');
-      await closed;
-      assert.is(doneCount, 10);
-      await Promise.all(jobs);
-      assert.is(Buffer.compare(house.memory.view(0, content.length), content), 0);
-      assert.is(instance.close(), instance.close(), 'closing again waits for the same end');
-    } finally {
-      await house.close();
-    }
-  });
-
-  test('closing the device closes its instances, and nothing opens afterwards', async () => {
-    const house = await openDeviceHouse({ sizeBytes: 8 << 20 });
-    const { instance } = await openBlocks(house, 4096);
-    const running = instance.submit(job('gather', 0, 4096));
-    await house.close();
-    await running;
-    await rejects(house.device.openInstance([]), /device is closed/);
   });
 });

@@ -23,6 +23,18 @@ suite('KV format discovery', (test) => {
     );
   });
 
+  const trtllm = {
+    engineType: 'trtllm',
+    hints: { numKvHeads: 1, tokensPerBlock: 1, headDim: 8 },
+  } as const;
+
+  test('the largest number of planes and the largest object are served', () => {
+    const many = layoutOf({ ...trtllm, tensors: [contiguous([1, 2048, 2, 8])] });
+    assert.is(many.plan.groups[0]?.planes.length, 4096);
+    const large = { tensors: [contiguous([4, 2 ** 20, 2 ** 11 - 1])], chunkSizeTokens: 2 ** 20 };
+    assert.is(layoutOf(large).objectSizeBytes, 2 ** 21 * (2 ** 11 - 1));
+  });
+
   const refused: [string, Parameters<typeof layoutOf>[0], RegExp][] = [
     ['no tensors', { tensors: [] }, /without tensors/],
     ['an empty dimension', { tensors: [contiguous([2, 0, 4, 3, 8])] }, /empty dimensions/],
@@ -89,6 +101,26 @@ suite('KV format discovery', (test) => {
         hints: { numKvHeads: 3, tokensPerBlock: 2, headDim: 8 },
       },
       /3\*2\*8 = 48/,
+    ],
+    [
+      'more layers than any model has, before anything is made for each',
+      { ...trtllm, tensors: [contiguous([1, 2 ** 40, 2, 8])] },
+      /1099511627776 layers of 2 planes, at most 4096 planes/,
+    ],
+    [
+      'one plane too many',
+      { ...trtllm, tensors: [contiguous([1, 2049, 2, 8])] },
+      /2049 layers of 2 planes/,
+    ],
+    [
+      'more tensors than any model has layers',
+      { tensors: times(2049, contiguous([2, 5, 4, 3, 8])) },
+      /2049 layers of 2 planes/,
+    ],
+    [
+      'objects beyond what the core can hold, naming the chunk size',
+      { tensors: [contiguous([4, 2 ** 20, 2 ** 11])], chunkSizeTokens: 2 ** 20 },
+      /a chunk of 1048576 tokens has 4294967296 bytes, at most 4294967295 .* lower --chunk-size/,
     ],
   ];
   for (const [title, options, message] of refused) {

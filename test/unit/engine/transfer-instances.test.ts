@@ -127,7 +127,7 @@ suite('the reaper', (test) => {
     await h.register();
     h.clock.advance(1e9);
     assert.ok(registered(h));
-    assert.equal(h.module.status()['worker_liveness'], {
+    assert.equal(h.instances.livenessStatus(), {
       enabled: false,
       reap_timeout_seconds: 0,
       registration_grace_seconds: 3600,

@@ -178,9 +178,10 @@ suite('strict RETRIEVE', (test) => {
     await house.register();
     const context = { connectionId: 1, client: NEW_CLIENT };
     const request = retrieve(4, [0, 1]);
-    assert.instance(house.module.retrieveDeadlineError(request, context), RefusedTransferError);
+    const late = new KvdError('ERR_TIMEOUT', 'late');
+    assert.instance(house.module.refuseRetrieve(request, context, late), RefusedTransferError);
     const old = { ...context, client: { ...NEW_CLIENT, reportsFailedRetrieve: false } };
-    assert.instance(house.module.retrieveDeadlineError(request, old), WithheldReplyError);
+    assert.instance(house.module.refuseRetrieve(request, old, late), WithheldReplyError);
     assert.not.ok(house.instances.ping(VLLM_ID));
   });
 });

@@ -31,7 +31,7 @@ suite('REGISTER_KV_CACHE', (test) => {
     const meta = status['cache_context_meta'] as Record<string, Record<string, unknown>>;
     assert.equal(Object.keys(meta), [String(VLLM_ID)]);
     assert.is(meta[String(VLLM_ID)]?.['model_name'], 'model');
-    assert.is((status['worker_liveness'] as Record<string, unknown>)['tracked_instances'], 1);
+    assert.is(house.instances.livenessStatus()['tracked_instances'], 1);
     assert.is(house.instances.findLayout('model', 1)?.objectSizeBytes, 64);
     assert.is(house.instances.findLayout('model', 2), undefined);
   });
@@ -44,6 +44,21 @@ suite('REGISTER_KV_CACHE', (test) => {
     await house.call('REGISTER_KV_CACHE', request);
     assert.is(house.instances.lookup(VLLM_ID)?.handle, handle);
     assert.is(house.device.openInstances.size, 1);
+  });
+
+  test('however often a worker comes, goes or fails, its lines are limited', async () => {
+    const house = new TransferHouse();
+    for (const seed of [1, 2]) {
+      await house.call('REGISTER_KV_CACHE', registration(house, seed));
+      await house.call('UNREGISTER_KV_CACHE', { instanceId: VLLM_ID });
+      await house.call('UNREGISTER_KV_CACHE', { instanceId: VLLM_ID });
+      const broken = { ...registration(house), wrappers: [] };
+      await rejects(house.call('REGISTER_KV_CACHE', broken), /without tensors/);
+    }
+    const keys = house.log.lines.map(({ key }) => key);
+    assert.ok(keys.length >= 6);
+    assert.not.ok(keys.includes(undefined));
+    assert.is(new Set(keys).size, keys.length / 2);
   });
 
   test('a segment made anew under the same name is other memory', async () => {

@@ -7,28 +7,11 @@ import {
   createMetricsApp,
 } from '../../../src/http/app.ts';
 import { silentLogger } from '../../../src/observability/log.ts';
-import { FakeHttpBackend } from '../../support/fake-http-backend.ts';
+import { house, type Json, json } from '../../support/http-house.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
 import idle from '../../vectors/http/0.5.0-idle.json' with { type: 'json' };
 import newer from '../../vectors/http/0.5.6-idle.json' with { type: 'json' };
-
-const VERSION = { version: '1.2.3', commit: 'abc' };
-
-function house(token: string | null = null) {
-  const backend = new FakeHttpBackend();
-  const options = { token, version: VERSION, log: silentLogger, clock: new VirtualClock() };
-  const app = createHttpApp({ ...options, findBackend: () => backend });
-  const early = createHttpApp({ ...options, findBackend: () => null });
-  return { backend, app, early };
-}
-
-type Json = { readonly [key: string]: unknown };
-
-async function json(response: Response): Promise<Json> {
-  assert.is(response.headers.get('content-type'), 'application/json');
-  return (await response.json()) as Json;
-}
 
 /** `expected` is contained in `actual`; of 422 entries only `loc` and `type` count. */
 function contains(actual: Json, expected: Json, label: string): void {
@@ -205,7 +188,8 @@ suite('http: state', (test) => {
   });
 
   test('the second listener has metrics on any path', async () => {
-    const app = createMetricsApp({ findBackend: () => new FakeHttpBackend(), log: silentLogger });
+    const { backend } = house();
+    const app = createMetricsApp({ findBackend: () => backend, log: silentLogger });
     assert.match(await (await app.request('/anything')).text(), /^x 1$/m);
   });
 
@@ -262,82 +246,6 @@ suite('http: clear', (test) => {
     const broken = await app.request('/cache/clear', { method: 'POST', headers, body: '{' });
     assert.is(((await json(broken))['detail'] as { type: string }[])[0]!.type, 'json_invalid');
     assert.equal(backend.clears, []);
-  });
-});
-
-suite('http: block checksums', (test) => {
-  test('answers in the shape of the reference', async () => {
-    const { app, backend } = house();
-    backend.addTarget(0n, 2, 16);
-    const response = await app.request('/kvcache/check?block_ids=0,%20[2,5],8&chunk_size=4');
-    assert.is(
-      await response.text(),
-      '{"status":"success","chunk_size":4,"num_chunks":2,"chunk_checksums":["aa","bb"],' +
-        '"layerwise":false,"block_id_ranges":[0,[2,5],8]}',
-    );
-    const request = { blockIds: [0, 2, 3, 4, 5, 8], chunkSizeBlocks: 4, isLayerwise: false };
-    assert.equal(backend.checksumRequests, [request]);
-  });
-
-  test('layerwise answers per layer', async () => {
-    const { app, backend } = house();
-    backend.addTarget(7n, 2, 16);
-    const query = 'block_ids=1&chunk_size=1&layerwise=TRUE&instance_id=7&block_size=16';
-    const body = await json(await app.request(`/kvcache/check?${query}`));
-    assert.equal(body['chunk_checksums'], { layer_0: ['aa'], layer_1: ['bb'] });
-    assert.is(body['layerwise'], true);
-  });
-
-  test('errors come in the order of the reference', async () => {
-    const { app, backend } = house();
-    const ask = async (query: string) => {
-      const response = await app.request(`/kvcache/check?${query}`);
-      const body = await json(response);
-      assert.is(body['detail'], body['error']);
-      return `${response.status} ${body['error']}`;
-    };
-    backend.target = 'not-enabled';
-    assert.match(await ask(''), /^501 /);
-    backend.target = 'unknown';
-    assert.is(await ask('instance_id=7'), '404 instance_id 7 not registered');
-    backend.addTarget(0n, 2, 8);
-    assert.is(await ask('chunk_size=0'), '400 block_ids is required');
-    assert.is(await ask('block_ids=abc'), '400 Invalid block_ids format');
-    assert.is(await ask('block_ids=[5,2]&chunk_size=1'), '400 Invalid block_ids format');
-    assert.is(await ask('block_ids=0'), '400 chunk_size must be positive');
-    assert.is(await ask('block_ids=0&chunk_size=-1'), '400 chunk_size must be positive');
-    assert.is(await ask('block_ids=-1&chunk_size=1'), '400 block id -1 is out of range (8 blocks)');
-    assert.is(await ask('block_ids=8&chunk_size=1'), '400 block id 8 is out of range (8 blocks)');
-    backend.addTarget(0n, 0, 8);
-    assert.is(await ask('block_ids=0&chunk_size=1'), '404 kv_caches empty');
-    backend.addTarget(0n, 2, null);
-    assert.is(await ask('block_ids=0&chunk_size=1'), '501 the KV format has no block axis');
-    assert.equal(backend.checksumRequests, []);
-  });
-
-  test('only one heavy operation runs at a time', async () => {
-    const { app, backend } = house();
-    let running = 0;
-    let runningMax = 0;
-    backend.instances.add(0n);
-    backend.target = {
-      layerCount: 1,
-      blockCount: 8,
-      checksum: async () => {
-        running += 1;
-        runningMax = Math.max(runningMax, running);
-        await new Promise(setImmediate);
-        running -= 1;
-        return ['aa'];
-      },
-    };
-    const path = '/kvcache/check?block_ids=0&chunk_size=1';
-    const answers = await Promise.all([1, 2, 3].map(() => app.request(path)));
-    assert.equal(
-      answers.map(({ status }) => status),
-      [200, 200, 200],
-    );
-    assert.is(runningMax, 1);
   });
 });
 

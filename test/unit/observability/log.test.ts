@@ -93,6 +93,17 @@ suite('log: rate limit', (test) => {
     const { log, lines } = await house();
     for (let i = 0; i < 5000; i += 1) log.limited('warn', `key ${i}`, `line ${i}`);
     assert.is(lines.length, 1001);
+    log.child('storage').limited('warn', 'key', 'another room still speaks');
+    assert.is(lines.length, 1002);
+  });
+
+  test('fields stand behind the message, also behind the count', async () => {
+    const { log, lines, clock } = await house();
+    log.limited('warn', 'k', 'odd', { n: 1 });
+    log.limited('warn', 'k', 'odd', { n: 2 });
+    clock.advance(60_000);
+    assert.match(lines[0]!, /WARNING: odd n=1 /);
+    assert.match(lines[1]!, /WARNING: odd \(1 more in the last 60 s\) n=2 /);
   });
 });
 

@@ -18,6 +18,8 @@ const SNAPSHOT: MetricsSnapshot = {
   stagingObjectCount: 1,
   sessionCount: 2,
   instanceCount: 1,
+  isEngineDrivenShm: true,
+  quarantinedBytes: 4096,
   prefetchJobCount: 3,
   inFlightRequestCount: 0,
   requestCounts: new Map([

@@ -1,4 +1,4 @@
-/** L1 memory: what both kinds promise, and the names and ownership of shared memory. */
+/** L1 memory: sizes, names and ownership of shared memory. The rest is in test/contract. */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
 import fs from 'node:fs';
@@ -42,74 +42,6 @@ async function withMemory(options: Partial<L1MemoryOptions>, body: (memory: L1Me
   } finally {
     await memory.close();
   }
-}
-
-/** Resolves when the preparer has come to `bytes`; the suite's deadline ends a vain wait. */
-async function prepared(memory: L1Memory, bytes: number): Promise<void> {
-  while (memory.preparedBytes < bytes) await new Promise(setImmediate);
-}
-
-const kinds: [string, Partial<L1MemoryOptions>][] = [
-  ['anonymous', { shm: null }],
-  ['posix-shm', { shm: { name: NAME, mode: 0o600 } }],
-];
-
-for (const [kind, options] of kinds) {
-  suite(`L1 memory: ${kind}`, (test) => {
-    test('every byte is zero at first and keeps what is written', () =>
-      withMemory(options, (memory) => {
-        assert.is(memory.kind, kind);
-        assert.is(memory.sizeBytes, 8 * MIB);
-        assert.ok(memory.view(0, 8 * MIB).every((byte) => byte === 0));
-        memory.view(5 * MIB, 3).set([1, 2, 3]);
-        assert.equal([...memory.view(5 * MIB - 1, 5)], [0, 1, 2, 3, 0]);
-      }));
-
-    test('views outside the memory are refused', () =>
-      withMemory(options, (memory) => {
-        assert.is(memory.view(8 * MIB, 0).length, 0);
-        for (const [offset, length] of [
-          [8 * MIB, 1],
-          [-1, 1],
-          [0, 8 * MIB + 1],
-          [0.5, 1],
-          [0, Number.NaN],
-        ] as const) {
-          assert.throws(() => memory.view(offset, length), /view/);
-        }
-      }));
-
-    test('pages are prepared ahead of the high-water mark and never change bytes', () =>
-      withMemory({ ...options, sizeBytes: 65 * MIB + 4096 }, async (memory) => {
-        assert.is(memory.preparedBytes, 0);
-        memory.view(40 * MIB, 1)[0] = 7;
-        memory.prepareAhead(1);
-        await prepared(memory, 32 * MIB);
-        memory.prepareAhead(33 * MIB);
-        await prepared(memory, memory.sizeBytes);
-        assert.is(memory.preparedBytes, memory.sizeBytes);
-        assert.is(memory.view(40 * MIB, 1)[0], 7);
-        assert.is(memory.view(memory.sizeBytes - 1, 1)[0], 0);
-        assert.is(memory.memory.preparationCode, null);
-      }));
-
-    test('views are empty after close, and later ones are refused', async () => {
-      const memory = await open(options);
-      const view = memory.view(0, 16);
-      await memory.close();
-      assert.is(view.length, 0);
-      assert.throws(() => memory.view(0, 1), /closed/);
-      await memory.close();
-    });
-
-    test('memory that a device holds cannot be closed', async () => {
-      const memory = await open(options);
-      memory.memory.retain();
-      await rejects(memory.memory.close(), /under 1 devices/);
-      memory.memory.release();
-      await memory.close();
-    });
-  });
 }
 
 suite('L1 memory: size', (test) => {

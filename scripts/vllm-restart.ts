@@ -1,0 +1,168 @@
+/**
+ * One vLLM, one kvd that dies and comes back between two requests.
+ *
+ * What the drivers do not look at: a restart so fast that no heartbeat fails, the same prompt
+ * before and after it, tenants (salts), requests side by side, and what is left in kvd afterwards.
+ * Outputs are compared with those of a salt that nobody else uses, which no cache can serve.
+ *
+ *   ask P          computed, stored            ask P again     1024 tokens from kvd
+ *   kvd killed and started at once             ask P           computed, same tokens
+ *   two heartbeats                             ask P, ask P    stored again, served again
+ *   requests side by side with P's beginning   same tokens as without a cache
+ *   vLLM ends                                  kvd holds no session, no lock, no worker
+ */
+import path from 'node:path';
+import { freePorts } from '../test/support/free-ports.ts';
+import { ROOT } from './reference.ts';
+import {
+  type Answer,
+  HEARTBEAT_SECONDS,
+  Kvd,
+  type KvdPorts,
+  VllmEngine,
+  waitFor,
+} from './vllm-engine.ts';
+
+/** Four chunks of 256 and a rest. */
+const PROMPT_TOKENS = 1100;
+const CACHED_TOKENS = 1024;
+const SIDE_BY_SIDE = 4;
+/** Two heartbeats by the specification, one more for a busy machine. */
+const REREGISTRATION_MS = 3 * HEARTBEAT_SECONDS * 1000;
+const CLEAN_UP_MS = 5000;
+/** Nobody says goodbye: vLLM kills its workers. kvd has to see it by itself. */
+const OWNER_GONE_MS = 10_000;
+
+export interface RestartOptions {
+  readonly python: string;
+  readonly model: string;
+  readonly mode: string;
+  /** Tensor-parallel workers of the engine. */
+  readonly workerCount: number;
+  readonly workFolder: string;
+  readonly kvdCommand: (ports: KvdPorts) => string[];
+}
+
+/** Prints PASS and FAIL lines; true = passed. */
+type Check = (name: string, isPassed: boolean, detail?: string) => void;
+
+/** Returns the counts of passed and failed checks. */
+export async function runRestart(options: RestartOptions): Promise<[number, number]> {
+  const counts: [number, number] = [0, 0];
+  const check: Check = (name, isPassed, detail = '') => {
+    counts[isPassed ? 0 : 1]++;
+    console.log(`${isPassed ? 'PASS' : 'FAIL'} ${name}${isPassed || !detail ? '' : `: ${detail}`}`);
+  };
+  const [port, httpPort, enginePort] = (await freePorts(3)) as [number, number, number];
+  const ports = { port, httpPort };
+  const log = (name: string): string => path.join(options.workFolder, name);
+  const kvd = new Kvd(options.kvdCommand(ports), ports, log('kvd.log'));
+  let engine: VllmEngine | null = null;
+  const killAll = (): void => {
+    kvd.killGroup();
+    engine?.killGroup();
+  };
+  process.once('exit', killAll);
+  try {
+    await kvd.start();
+    engine = await VllmEngine.start({
+      ...options,
+      port: enginePort,
+      kvdPort: port,
+      logFile: log('vllm.log'),
+    });
+    await checkCache(engine, kvd, options.workerCount, check);
+    await engine.end('SIGTERM');
+    await checkCleanUp(kvd, check);
+  } catch (error) {
+    const { message } = error as Error;
+    check('the scenario comes to its end', false, `${message}; logs in ${relative(options)}`);
+  } finally {
+    await engine?.end('SIGTERM');
+    await kvd.end('SIGTERM');
+    process.off('exit', killAll);
+  }
+  return counts;
+}
+
+const relative = (options: RestartOptions): string => path.relative(ROOT, options.workFolder);
+
+function randomTokens(count: number): number[] {
+  return Array.from({ length: count }, () => 3 + Math.floor(Math.random() * 3990));
+}
+
+const isSame = (a: Answer, b: Answer): boolean => String(a.tokens) === String(b.tokens);
+
+async function checkCache(
+  engine: VllmEngine,
+  kvd: Kvd,
+  workerCount: number,
+  check: Check,
+): Promise<void> {
+  const prompt = randomTokens(PROMPT_TOKENS);
+  const expect = (name: string, answer: Answer, cachedCount: number): void => {
+    const { cachedCount: got } = answer;
+    check(`${name}: ${cachedCount} tokens from kvd`, got === cachedCount, `got ${got}`);
+    check(`${name}: same tokens as without a cache`, isSame(answer, plain), String(answer.tokens));
+  };
+  const isRegistered = async (): Promise<boolean> =>
+    (await kvd.status()).registered_gpu_ids.length === workerCount;
+
+  check('every worker is registered', await waitFor(isRegistered, CLEAN_UP_MS));
+  const plain = await engine.ask(prompt, 'nobody else');
+  expect('first request', await engine.ask(prompt), 0);
+  await engine.forgetPrefixes();
+  expect('second request', await engine.ask(prompt), CACHED_TOKENS);
+  await engine.forgetPrefixes();
+  expect('another tenant', await engine.ask(prompt, 'someone'), 0);
+
+  await engine.forgetPrefixes();
+  await kvd.end('SIGKILL');
+  await kvd.start();
+  expect('right after a restart of kvd', await engine.ask(prompt), 0);
+  check('every worker registers again', await waitFor(isRegistered, REREGISTRATION_MS));
+  await engine.forgetPrefixes();
+  await engine.ask(prompt);
+  await engine.forgetPrefixes();
+  expect('served again after the restart', await engine.ask(prompt), CACHED_TOKENS);
+  await checkSideBySide(engine, prompt.slice(0, CACHED_TOKENS), check);
+}
+
+async function checkSideBySide(
+  engine: VllmEngine,
+  prefix: readonly number[],
+  check: Check,
+): Promise<void> {
+  const prompts = Array.from({ length: SIDE_BY_SIDE }, () => [...prefix, ...randomTokens(60)]);
+  const plain: Answer[] = [];
+  for (const [index, prompt] of prompts.entries()) {
+    plain.push(await engine.ask(prompt, `alone ${index}`));
+  }
+  await engine.forgetPrefixes();
+  const answers = await Promise.all(prompts.map((prompt) => engine.ask(prompt)));
+  for (const [index, answer] of answers.entries()) {
+    const expected = plain[index] as Answer;
+    check(`side by side ${index}: same tokens`, isSame(answer, expected), String(answer.tokens));
+    const { cachedCount } = answer;
+    check(`side by side ${index}: cached`, cachedCount >= CACHED_TOKENS, `got ${cachedCount}`);
+  }
+}
+
+async function checkCleanUp(kvd: Kvd, check: Check): Promise<void> {
+  const expectZero = async (
+    name: string,
+    read: () => Promise<number>,
+    limitMs = CLEAN_UP_MS,
+  ): Promise<void> => {
+    const isZero = await waitFor(async () => (await read()) === 0, limitMs);
+    check(`after the engine: ${name}`, isZero, `${await read()} left`);
+  };
+  const l1 = async () => (await kvd.status()).storage_manager.l1_manager;
+  const workerCount = async () => (await kvd.status()).registered_gpu_ids.length;
+  await expectZero('no worker', workerCount, OWNER_GONE_MS);
+  await expectZero('no session', async () => (await kvd.status()).active_sessions);
+  await expectZero('no read lock', async () => (await l1())['read_locked_count'] ?? -1);
+  await expectZero('no write lock', async () => (await l1())['write_locked_count'] ?? -1);
+  const { is_healthy } = await kvd.status();
+  check('kvd is healthy', is_healthy);
+}
