@@ -1,6 +1,6 @@
 /**
- * The two processes of the restart scenario: a vLLM API server on CPU with the real connector, and
- * a kvd that is killed and started again on the same ports.
+ * The two processes of the scenario: a vLLM API server on CPU with the real connector, and a kvd
+ * that is killed and started again on the same ports.
  */
 import { type ChildProcess, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -109,9 +109,7 @@ async function isOk(url: string): Promise<boolean> {
 export interface KvdStatus {
   readonly is_healthy: boolean;
   readonly active_sessions: number;
-  readonly registered_gpu_ids: readonly number[];
   readonly storage_manager: { readonly l1_manager: Readonly<Record<string, number>> };
-  readonly cache_context_meta: Readonly<Record<string, unknown>>;
 }
 
 export interface KvdPorts {
@@ -146,6 +144,19 @@ export class Kvd {
 
   async status(): Promise<KvdStatus> {
     return (await (await fetch(`${this.#url}/status`)).json()) as KvdStatus;
+  }
+
+  /** Registered workers of both modes. Their ids have 63 bits, too many for a JSON number. */
+  async workers(): Promise<bigint[]> {
+    const text = await (await fetch(`${this.#url}/status`)).text();
+    const lists = text.matchAll(/"registered_(?:gpu|non_cuda_instance)_ids":\[([\d,]*)\]/g);
+    return [...lists].flatMap(([, list]) => (list ? list.split(',').map(BigInt) : []));
+  }
+
+  /** Takes everything out of the index, also what somebody is about to load. */
+  async clear(): Promise<void> {
+    const response = await fetch(`${this.#url}/clear-cache`, { method: 'POST' });
+    if (!response.ok) throw new Error(`POST /clear-cache: ${response.status}`);
   }
 
   get #url(): string {

@@ -49,7 +49,11 @@ export class Gate {
   }
 
   #relay(engine: net.Socket, targetPort: number): void {
-    const line: Line = { engine, server: net.connect(targetPort, '127.0.0.1'), head: Buffer.alloc(0) };
+    const line: Line = {
+      engine,
+      server: net.connect(targetPort, '127.0.0.1'),
+      head: Buffer.alloc(0),
+    };
     this.#lines.add(line);
     engine.on('data', (part) => {
       if (line.head.length < HEAD_BYTES_MAX) line.head = Buffer.concat([line.head, part]);

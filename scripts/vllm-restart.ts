@@ -2,16 +2,19 @@
  * One vLLM, one kvd that dies and comes back between two requests.
  *
  * What the drivers do not look at: a restart so fast that no heartbeat fails, the same prompt
- * before and after it, tenants (salts), requests side by side, and what is left in kvd afterwards.
- * Outputs are compared with those of a salt that nobody else uses, which no cache can serve.
+ * before and after it, tenants (salts), chunks that vanish between a lookup and its load, requests
+ * side by side, and what is left in kvd afterwards. Outputs are compared with those of a salt that
+ * nobody else uses, which no cache can serve.
  *
  *   ask P          computed, stored            ask P again     1024 tokens from kvd
  *   kvd killed and started at once             ask P           computed, same tokens
  *   two heartbeats                             ask P, ask P    stored again, served again
+ *   ask P; cleared before the load             computed, same tokens: the strict mode
  *   requests side by side with P's beginning   same tokens as without a cache
  *   vLLM ends                                  kvd holds no session, no lock, no worker
  */
 import path from 'node:path';
+import { setTimeout as pause } from 'node:timers/promises';
 import { freePorts } from '../test/support/free-ports.ts';
 import { ROOT } from './reference.ts';
 import {
@@ -22,6 +25,7 @@ import {
   VllmEngine,
   waitFor,
 } from './vllm-engine.ts';
+import { Gate } from './vllm-gate.ts';
 
 /** Four chunks of 256 and a rest. */
 const PROMPT_TOKENS = 1100;
@@ -30,6 +34,7 @@ const SIDE_BY_SIDE = 4;
 /** Two heartbeats by the specification, one more for a busy machine. */
 const REREGISTRATION_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const CLEAN_UP_MS = 5000;
+const LOOKUP_MS = 20_000;
 /** Nobody says goodbye: vLLM kills its workers. kvd has to see it by itself. */
 const OWNER_GONE_MS = 10_000;
 
@@ -46,6 +51,15 @@ export interface RestartOptions {
 /** Prints PASS and FAIL lines; true = passed. */
 type Check = (name: string, isPassed: boolean, detail?: string) => void;
 
+interface World {
+  readonly engine: VllmEngine;
+  readonly kvd: Kvd;
+  /** The engine reaches kvd through it. */
+  readonly gate: Gate;
+  readonly workerCount: number;
+  readonly check: Check;
+}
+
 /** Returns the counts of passed and failed checks. */
 export async function runRestart(options: RestartOptions): Promise<[number, number]> {
   const counts: [number, number] = [0, 0];
@@ -53,10 +67,10 @@ export async function runRestart(options: RestartOptions): Promise<[number, numb
     counts[isPassed ? 0 : 1]++;
     console.log(`${isPassed ? 'PASS' : 'FAIL'} ${name}${isPassed || !detail ? '' : `: ${detail}`}`);
   };
-  const [port, httpPort, enginePort] = (await freePorts(3)) as [number, number, number];
-  const ports = { port, httpPort };
+  const [port, httpPort, enginePort, gatePort] = (await freePorts(4)) as PortList;
   const log = (name: string): string => path.join(options.workFolder, name);
-  const kvd = new Kvd(options.kvdCommand(ports), ports, log('kvd.log'));
+  const kvd = new Kvd(options.kvdCommand({ port, httpPort }), { port, httpPort }, log('kvd.log'));
+  const gate = await Gate.open(gatePort, port);
   let engine: VllmEngine | null = null;
   const killAll = (): void => {
     kvd.killGroup();
@@ -65,13 +79,9 @@ export async function runRestart(options: RestartOptions): Promise<[number, numb
   process.once('exit', killAll);
   try {
     await kvd.start();
-    engine = await VllmEngine.start({
-      ...options,
-      port: enginePort,
-      kvdPort: port,
-      logFile: log('vllm.log'),
-    });
-    await checkCache(engine, kvd, options.workerCount, check);
+    const logFile = log('vllm.log');
+    engine = await VllmEngine.start({ ...options, port: enginePort, kvdPort: gatePort, logFile });
+    await checkCache({ engine, kvd, gate, check, workerCount: options.workerCount });
     await engine.end('SIGTERM');
     await checkCleanUp(kvd, check);
   } catch (error) {
@@ -79,11 +89,14 @@ export async function runRestart(options: RestartOptions): Promise<[number, numb
     check('the scenario comes to its end', false, `${message}; logs in ${relative(options)}`);
   } finally {
     await engine?.end('SIGTERM');
+    gate.close();
     await kvd.end('SIGTERM');
     process.off('exit', killAll);
   }
   return counts;
 }
+
+type PortList = [number, number, number, number];
 
 const relative = (options: RestartOptions): string => path.relative(ROOT, options.workFolder);
 
@@ -93,22 +106,17 @@ function randomTokens(count: number): number[] {
 
 const isSame = (a: Answer, b: Answer): boolean => String(a.tokens) === String(b.tokens);
 
-async function checkCache(
-  engine: VllmEngine,
-  kvd: Kvd,
-  workerCount: number,
-  check: Check,
-): Promise<void> {
+async function checkCache(world: World): Promise<void> {
+  const { engine, kvd, workerCount, check } = world;
   const prompt = randomTokens(PROMPT_TOKENS);
   const expect = (name: string, answer: Answer, cachedCount: number): void => {
     const { cachedCount: got } = answer;
     check(`${name}: ${cachedCount} tokens from kvd`, got === cachedCount, `got ${got}`);
     check(`${name}: same tokens as without a cache`, isSame(answer, plain), String(answer.tokens));
   };
-  const isRegistered = async (): Promise<boolean> =>
-    (await kvd.status()).registered_gpu_ids.length === workerCount;
+  const areRegistered = async (): Promise<boolean> => (await kvd.workers()).length === workerCount;
 
-  check('every worker is registered', await waitFor(isRegistered, CLEAN_UP_MS));
+  check('every worker is registered', await waitFor(areRegistered, CLEAN_UP_MS));
   const plain = await engine.ask(prompt, 'nobody else');
   expect('first request', await engine.ask(prompt), 0);
   await engine.forgetPrefixes();
@@ -120,12 +128,32 @@ async function checkCache(
   await kvd.end('SIGKILL');
   await kvd.start();
   expect('right after a restart of kvd', await engine.ask(prompt), 0);
-  check('every worker registers again', await waitFor(isRegistered, REREGISTRATION_MS));
+  check('every worker registers again', await waitFor(areRegistered, REREGISTRATION_MS));
   await engine.forgetPrefixes();
   await engine.ask(prompt);
   await engine.forgetPrefixes();
   expect('served again after the restart', await engine.ask(prompt), CACHED_TOKENS);
+
+  await engine.forgetPrefixes();
+  expect('lost between lookup and load', await askAndLose(world, prompt), 0);
+  await pause(REREGISTRATION_MS);
+  await engine.forgetPrefixes();
+  await engine.ask(prompt);
+  await engine.forgetPrefixes();
+  expect('served again after the loss', await engine.ask(prompt), CACHED_TOKENS);
   await checkSideBySide(engine, prompt.slice(0, CACHED_TOKENS), check);
+}
+
+/** Asks, and clears kvd after the lookup has found everything and before a worker can load. */
+async function askAndLose({ engine, kvd, gate, check }: World, prompt: number[]): Promise<Answer> {
+  const releases = (await kvd.workers()).map((worker) => gate.hold(worker));
+  const answer = engine.ask(prompt);
+  const isFound = async (): Promise<boolean> =>
+    ((await kvd.status()).storage_manager.l1_manager['read_locked_count'] ?? 0) > 0;
+  check('lost between lookup and load: was found', await waitFor(isFound, LOOKUP_MS));
+  await kvd.clear();
+  for (const release of releases) release();
+  return await answer;
 }
 
 async function checkSideBySide(
@@ -158,7 +186,7 @@ async function checkCleanUp(kvd: Kvd, check: Check): Promise<void> {
     check(`after the engine: ${name}`, isZero, `${await read()} left`);
   };
   const l1 = async () => (await kvd.status()).storage_manager.l1_manager;
-  const workerCount = async () => (await kvd.status()).registered_gpu_ids.length;
+  const workerCount = async () => (await kvd.workers()).length;
   await expectZero('no worker', workerCount, OWNER_GONE_MS);
   await expectZero('no session', async () => (await kvd.status()).active_sessions);
   await expectZero('no read lock', async () => (await l1())['read_locked_count'] ?? -1);

@@ -4,6 +4,7 @@
  * LOOKUP asks here whether anybody serves (model, world size) at all, and how large an object of
  * it is. The newest registration decides; the count says when the last worker has left.
  */
+import type { LayoutTags } from '../storage/l1-manager.ts';
 import type { EngineType, MemoryLayout } from './api.ts';
 
 export interface RegisteredLayout {
@@ -11,6 +12,8 @@ export interface RegisteredLayout {
   readonly objectSizeBytes: number;
   /** Every tensor-parallel rank reads each object: see `countReaders` in `lookup.ts`. */
   readonly isVllmMla: boolean;
+  /** Tags of all layouts that its workers have: pipeline stages differ in their layers. */
+  readonly layoutTags: LayoutTags;
 }
 
 /** What the bytes of one object are. */
@@ -18,6 +21,8 @@ export interface ObjectLayout {
   readonly memoryLayout: MemoryLayout;
   readonly objectSizeBytes: number;
   readonly isMla: boolean;
+  /** `layoutTagOf` the memory layout. */
+  readonly layoutTag: number;
 }
 
 export interface LayoutOwner {
@@ -29,7 +34,24 @@ export interface LayoutOwner {
 
 interface Entry {
   layout: RegisteredLayout;
-  ownerCount: number;
+  /** Owners per layout tag. */
+  readonly tagCounts: Map<number, number>;
+}
+
+/**
+ * A number for what the bytes of an object mean: shapes and dtypes of its parts. Workers of one
+ * model that differ in it must not read each other's objects, even if these have the same size
+ * (field lessons 17.2). A leading dimension of 1 means nothing.
+ */
+export function layoutTagOf({ shapes, dtypes }: MemoryLayout): number {
+  const parts = shapes.map(
+    (shape, i) => `${dtypes[i]}[${shape[0] === 1 ? shape.slice(1) : shape}]`,
+  );
+  let tag = 0x811c9dc5; // FNV-1a
+  for (const byte of new TextEncoder().encode(parts.join(';'))) {
+    tag = Math.imul(tag ^ byte, 0x01000193) >>> 0;
+  }
+  return tag;
 }
 
 export class LayoutRegistry {
@@ -40,29 +62,25 @@ export class LayoutRegistry {
   }
 
   register(owner: LayoutOwner): void {
-    const { memoryLayout, objectSizeBytes, isMla } = owner.layout;
-    const layout = {
-      memoryLayout,
-      objectSizeBytes,
-      isVllmMla: isMla && owner.engineType === 'vllm',
-    };
+    const { memoryLayout, objectSizeBytes, isMla, layoutTag } = owner.layout;
     const key = keyOf(owner.modelName, owner.worldSize);
-    const entry = this.#entries.get(key);
-    if (entry) {
-      entry.layout = layout;
-      entry.ownerCount += 1;
-    } else {
-      this.#entries.set(key, { layout, ownerCount: 1 });
-    }
+    const tagCounts = this.#entries.get(key)?.tagCounts ?? new Map<number, number>();
+    tagCounts.set(layoutTag, (tagCounts.get(layoutTag) ?? 0) + 1);
+    const isVllmMla = isMla && owner.engineType === 'vllm';
+    const layout = { memoryLayout, objectSizeBytes, isVllmMla, layoutTags: tagCounts };
+    this.#entries.set(key, { layout, tagCounts });
   }
 
   /** Returns true when that was the last owner of its (model, world size). */
   unregister(owner: LayoutOwner): boolean {
     const key = keyOf(owner.modelName, owner.worldSize);
-    const entry = this.#entries.get(key);
-    if (!entry) return false;
-    entry.ownerCount -= 1;
-    if (entry.ownerCount > 0) return false;
+    const tagCounts = this.#entries.get(key)?.tagCounts;
+    if (!tagCounts) return false;
+    const { layoutTag } = owner.layout;
+    const count = (tagCounts.get(layoutTag) ?? 0) - 1;
+    if (count > 0) tagCounts.set(layoutTag, count);
+    else tagCounts.delete(layoutTag);
+    if (tagCounts.size > 0) return false;
     this.#entries.delete(key);
     return true;
   }

@@ -113,7 +113,7 @@ export class LookupModule implements EngineModule {
     const chunkCount = hashes.count;
     const namespaceIds = this.#namespacesOf(key, ranks);
     const keys = { hashes, firstChunk: 0, chunkCount, namespaceIds };
-    const task = storage.submitPrefetch(keys, readerCount);
+    const task = storage.submitPrefetch(keys, readerCount, layout.layoutTags);
     const scope = { ...scopeOf(key, context), chunkCount, ranks, readerCount };
     sessions.addLookup(key.requestId, { scope, hashes, task });
   }

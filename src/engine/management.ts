@@ -2,6 +2,7 @@
  * ManagementModule: requests about the server itself. All of them answer within the turn of the
  * event loop that read them, so a PING never waits behind a transfer (spec engine 4).
  */
+import type { ClearOutcome } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
@@ -24,8 +25,12 @@ export class ManagementModule implements EngineModule {
     const { storage, instances, chunkSizeTokens, bus, log } = options;
     this.handlers = {
       CLEAR: ({ isForced }) => {
-        const { removedCount, deferredCount } = storage.clear(isForced);
-        log.info(`Cleared ${removedCount} L1 objects, ${deferredCount} of them still in use`);
+        const report = ({ removedCount, deferredCount }: ClearOutcome) => {
+          const message = `Cleared ${removedCount} L1 objects, ${deferredCount} of them in use`;
+          log.limited('info', 'clear', message);
+        };
+        const outcome = storage.clear(isForced);
+        return outcome instanceof Promise ? outcome.then(report) : report(outcome);
       },
       GET_CHUNK_SIZE: () => chunkSizeTokens,
       NOOP: () => 'OK',

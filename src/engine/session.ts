@@ -33,6 +33,11 @@ const SESSION_COUNT_MAX = 65_536;
 const SESSION_BYTES_MAX = 256 * 1024 * 1024;
 /** The ranks of the largest tensor-parallel group look up under one id, each on its connection. */
 const SHARE_COUNT_MAX = 128;
+/**
+ * A session moves to the end of the order at most once in this time: each move leaves a hole in the
+ * Map, and thousands of them make it slow.
+ */
+const USE_PRECISION_MS = 1_000;
 const SWEEP_INTERVAL_MS = 5_000;
 /** One slice of a walk over the sessions: a request must not wait longer behind it. */
 const SLICE_MS = 2;
@@ -216,7 +221,9 @@ export class SessionTable {
 
   /** The session, made if needed, as the most recently used one. */
   #use(requestId: string): Session {
+    const nowMs = this.#clock.nowMs();
     const known = this.#sessions.get(requestId);
+    if (known && nowMs - known.lastUsedMs < USE_PRECISION_MS) return known;
     if (known) this.#sessions.delete(requestId);
     const session = known ?? {
       requestId,
@@ -225,7 +232,7 @@ export class SessionTable {
       shares: [],
       touched: null,
     };
-    session.lastUsedMs = this.#clock.nowMs();
+    session.lastUsedMs = nowMs;
     this.#sessions.set(requestId, session);
     return session;
   }

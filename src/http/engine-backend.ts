@@ -106,7 +106,7 @@ export class EngineBackend implements HttpBackend {
   }
 
   async clear(options: { readonly isForced: boolean }): Promise<ClearResult> {
-    const { removedCount, deferredCount, freedBytes } = this.#options.storage.clear(
+    const { removedCount, deferredCount, freedBytes } = await this.#options.storage.clear(
       options.isForced,
     );
     return {

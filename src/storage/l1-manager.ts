@@ -21,6 +21,7 @@ import type { Clock } from '../clock.ts';
 import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
 import {
   type ClearOutcome,
+  type ClearSlice,
   NO_SLOT,
   type ObjectKeys,
   type ObjectTable,
@@ -33,6 +34,8 @@ import type { L1Memory } from './l1-memory/l1-memory.ts';
 
 /** Writer tag of objects that engines store; concurrent stores of one key exclude each other. */
 const WRITER_TAG_STORE = 1;
+/** Up to 1 ms. */
+const CLEAR_SLICE_SLOT_COUNT = 4096;
 
 /** Slots of the objects in key order (`NO_SLOT` = none) and their byte offsets in L1 (−1 = none). */
 export interface Places {
@@ -44,6 +47,15 @@ export interface StoreReservation extends Places {
   /** Objects that could not be placed because L1 is full. */
   readonly outOfMemoryCount: number;
 }
+
+/** What the bytes of an object are. Readers of another shape must not see them. */
+export interface ObjectShape {
+  readonly objectSizeBytes: number;
+  /** Equal tags mean that the same bytes mean the same. */
+  readonly layoutTag: number;
+}
+
+export type LayoutTags = Pick<ReadonlyMap<number, unknown>, 'has'>;
 
 export interface L1ManagerOptions {
   readonly table: ObjectTable;
@@ -61,11 +73,14 @@ export class L1Manager {
   readonly #clock: Clock;
   readonly #bus: EventBus;
   readonly #log: Logger;
+  /** Layout tag per slot; written when the slot is reserved. Untouched pages cost nothing. */
+  readonly #layoutTags: Uint32Array;
   /** End of the highest range ever handed out; memory is prepared ahead of it. */
   #highWaterBytes = 0;
 
   constructor(options: L1ManagerOptions) {
     this.#table = options.table;
+    this.#layoutTags = new Uint32Array(options.table.limits.objectCountMax + 1);
     this.#namespaces = options.namespaces;
     this.#memory = options.memory;
     this.#clock = options.clock;
@@ -86,9 +101,17 @@ export class L1Manager {
     return this.#namespaces.find(key);
   }
 
-  /** Longest prefix of whole chunks that is readable; takes `holdCount` holds on each object. */
-  holdPrefix(keys: ObjectKeys, holdCount: number): Uint32Array {
-    const slots = this.#table.holdPrefix(keys, holdCount);
+  /**
+   * Longest prefix of whole chunks that is readable; takes `holdCount` holds on each object. A
+   * chunk that none of the layouts can read ends the prefix.
+   */
+  holdPrefix(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): Uint32Array {
+    const held = this.#table.holdPrefix(keys, holdCount);
+    const stranger = held.findIndex((slot) => !layoutTags.has(this.#layoutTags[slot] as number));
+    const rankCount = keys.namespaceIds.length;
+    const end = stranger < 0 ? held.length : stranger - (stranger % rankCount);
+    const slots = held.subarray(0, end);
+    this.releaseHolds(held.subarray(end), holdCount);
     if (this.#bus.hasListeners('l1.read.reserved')) {
       this.#bus.publish('l1.read.reserved', { keyCount: slots.length });
     }
@@ -100,14 +123,12 @@ export class L1Manager {
   }
 
   /**
-   * Pins every object of `keys`, or none: null when one of them is not readable, or has another
-   * size than the reader's layout: its bytes mean something else, and copying them would overrun.
+   * Pins every object of `keys`, or none: null when one of them is not readable. An object of
+   * another shape is not: its bytes mean something else, and copying them could overrun.
    */
-  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null {
+  acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null {
     const slots = this.#table.find(keys);
-    for (const slot of slots) {
-      if (slot === NO_SLOT || this.#table.sizeOf(slot) !== sizeBytes) return null;
-    }
+    if (slots.includes(NO_SLOT) || this.#dropStrangers(keys, slots, shape)) return null;
     this.#table.pin(slots);
     return { slots, offsets: this.#offsetsOf(slots) };
   }
@@ -118,19 +139,22 @@ export class L1Manager {
 
   /**
    * Reserves room for the objects of `keys` that nobody has stored or is storing. Objects that
-   * exist keep their place and come back as `NO_SLOT`. All missing objects are placed, or none.
+   * exist in this shape keep their place and come back as `NO_SLOT`; those of another shape, left
+   * by an engine with another dtype or layout, make way. All missing objects are placed, or none.
    */
-  reserveStore(keys: ObjectKeys, sizeBytes: number): StoreReservation {
+  reserveStore(keys: ObjectKeys, shape: ObjectShape): StoreReservation {
+    this.#dropStrangers(keys, this.#table.find(keys), shape);
     const { slots, codes } = this.#table.reserveWrite(
       keys,
-      sizeBytes,
+      shape.objectSizeBytes,
       WRITER_TAG_STORE,
       this.#clock.nowMs(),
     );
     const reserved = slots.filter((slot) => slot !== NO_SLOT);
+    for (const slot of reserved) this.#layoutTags[slot] = shape.layoutTag;
     if (reserved.length > 0) this.#table.pin(reserved);
     const offsets = this.#offsetsOf(slots);
-    this.#prepareMemory(offsets, sizeBytes);
+    this.#prepareMemory(offsets, shape.objectSizeBytes);
     if (this.#bus.hasListeners('l1.write.reserved')) {
       this.#bus.publish('l1.write.reserved', { keyCount: reserved.length });
     }
@@ -181,16 +205,28 @@ export class L1Manager {
   }
 
   /**
-   * Takes objects out of the index at once. With `isForced` held and pinned objects go, too; their
-   * memory is freed when the last holder lets go (`deferredCount`).
+   * Takes every object out of the index at once. The memory of those that are held or pinned is
+   * freed when their last holder lets go (`deferredCount`).
    */
-  clear(isForced: boolean): ClearOutcome {
-    const result = this.#table.clear(isForced, this.#clock.nowMs());
-    this.#bus.publish('l1.keys.evicted', {
-      objectCount: result.removedCount,
-      bytes: result.freedBytes,
-    });
-    return result;
+  clearAll(): ClearOutcome {
+    const outcome = this.#table.clear(true, this.#clock.nowMs());
+    this.#reportCleared(outcome);
+    return outcome;
+  }
+
+  /** Takes the objects away that nobody holds, in slices between other work. */
+  async clearIdle(): Promise<ClearOutcome> {
+    const total = { removedCount: 0, deferredCount: 0, freedBytes: 0 };
+    for (let firstSlot: number | null = 1; firstSlot !== null; ) {
+      const range = { isForced: false, firstSlot, slotCount: CLEAR_SLICE_SLOT_COUNT };
+      const slice: ClearSlice = this.#table.clearSlice(range, this.#clock.nowMs());
+      total.removedCount += slice.removedCount;
+      total.freedBytes += slice.freedBytes;
+      firstSlot = slice.nextSlot;
+      if (firstSlot !== null) await new Promise((resolve) => setImmediate(resolve));
+    }
+    this.#reportCleared(total);
+    return total;
   }
 
   /** One slice of eviction: see `ObjectTable.evict`. */
@@ -244,6 +280,30 @@ export class L1Manager {
       memory_prepared_bytes: this.#memory.preparedBytes,
       memory_shm_name: this.#memory.shmName,
     };
+  }
+
+  #reportCleared({ removedCount, freedBytes }: ClearOutcome): void {
+    this.#bus.publish('l1.keys.evicted', { objectCount: removedCount, bytes: freedBytes });
+  }
+
+  /** Deletes objects of another shape, unless somebody holds them. True when there was one. */
+  #dropStrangers(keys: ObjectKeys, slots: Uint32Array, shape: ObjectShape): boolean {
+    const rankCount = keys.namespaceIds.length;
+    let hasStranger = false;
+    for (let i = 0; i < slots.length; i += 1) {
+      const slot = slots[i] as number;
+      if (slot === NO_SLOT || this.#hasShape(slot, shape)) continue;
+      hasStranger = true;
+      const firstChunk = keys.firstChunk + Math.floor(i / rankCount);
+      const namespaceIds = [keys.namespaceIds[i % rankCount] as number];
+      const one = { hashes: keys.hashes, firstChunk, chunkCount: 1, namespaceIds };
+      this.#table.deleteObjects(one, false, this.#clock.nowMs());
+    }
+    return hasStranger;
+  }
+
+  #hasShape(slot: number, { objectSizeBytes, layoutTag }: ObjectShape): boolean {
+    return this.#layoutTags[slot] === layoutTag && this.#table.sizeOf(slot) === objectSizeBytes;
   }
 
   #offsetsOf(slots: Uint32Array): Float64Array {

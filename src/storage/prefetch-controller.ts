@@ -13,7 +13,7 @@
  * done when `submit` returns.
  */
 import type { ObjectKeys } from '../core/object-table.ts';
-import type { L1Manager } from './l1-manager.ts';
+import type { L1Manager, LayoutTags } from './l1-manager.ts';
 
 export interface PrefetchResult {
   /** Slots of the held prefix in key order; whole chunks only. */
@@ -24,7 +24,11 @@ export interface PrefetchResult {
 
 /** Loads keys that L1 lacks. `slots` are held `holdCount` times on behalf of the caller. */
 export interface SlowTier {
-  load(keys: ObjectKeys, holdCount: number): Promise<{ slots: Uint32Array }>;
+  load(
+    keys: ObjectKeys,
+    holdCount: number,
+    layoutTags: LayoutTags,
+  ): Promise<{ slots: Uint32Array }>;
 }
 
 export class PrefetchTask {
@@ -62,10 +66,10 @@ export class PrefetchController {
     this.#tier = tier;
   }
 
-  submit(keys: ObjectKeys, holdCount: number): PrefetchTask {
+  submit(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): PrefetchTask {
     const task = new PrefetchTask();
     const rankCount = keys.namespaceIds.length;
-    const held = this.#l1.holdPrefix(keys, holdCount);
+    const held = this.#l1.holdPrefix(keys, holdCount, layoutTags);
     const chunkCount = held.length / rankCount;
     if (!this.#tier || chunkCount === keys.chunkCount) {
       task.complete({ slots: held, chunkCount });
@@ -78,7 +82,7 @@ export class PrefetchController {
     };
     this.#inFlightCount += 1;
     this.#tier
-      .load(rest, holdCount)
+      .load(rest, holdCount, layoutTags)
       .then(
         ({ slots }) => joinSlots(held, slots),
         () => held, // a tier that fails is a miss: the resident prefix is still good

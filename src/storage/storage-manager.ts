@@ -12,7 +12,7 @@ import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
 import { EvictionController } from './eviction-controller.ts';
-import type { L1Manager, Places, StoreReservation } from './l1-manager.ts';
+import type { L1Manager, LayoutTags, ObjectShape, Places, StoreReservation } from './l1-manager.ts';
 import { PrefetchController, type PrefetchTask } from './prefetch-controller.ts';
 
 /** Expired reservations are also reclaimed on demand; the sweep only bounds how long they stay. */
@@ -63,8 +63,8 @@ export class StorageManager {
   }
 
   /** Holds the longest prefix that the tiers can make readable. */
-  submitPrefetch(keys: ObjectKeys, holdCount: number): PrefetchTask {
-    return this.#prefetch.submit(keys, holdCount);
+  submitPrefetch(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): PrefetchTask {
+    return this.#prefetch.submit(keys, holdCount, layoutTags);
   }
 
   releaseHolds(slots: Uint32Array, holdCount: number): void {
@@ -76,12 +76,12 @@ export class StorageManager {
    * When L1 is full it evicts and tries again before it gives up. Of a prompt that is larger than
    * L1 the prefix that fits is stored: a later part is of no use without it.
    */
-  reserveStore(keys: ObjectKeys, sizeBytes: number): StoreReservation {
-    const objectBytes = alignUp(sizeBytes, this.#options.alignBytes);
+  reserveStore(keys: ObjectKeys, shape: ObjectShape): StoreReservation {
+    const objectBytes = alignUp(shape.objectSizeBytes, this.#options.alignBytes);
     const objectCountMax = Math.floor(this.#l1.totalBytes / objectBytes);
     const chunkCount = Math.floor(objectCountMax / keys.namespaceIds.length);
     const fitting = keys.chunkCount <= chunkCount ? keys : { ...keys, chunkCount };
-    const reservation = this.#reserveWithRoom(fitting, sizeBytes, objectBytes);
+    const reservation = this.#reserveWithRoom(fitting, shape, objectBytes);
     if (reservation.outOfMemoryCount > 0) {
       this.#options.bus.publish('l1.allocation.failed', {
         during: 'l1_store',
@@ -92,14 +92,14 @@ export class StorageManager {
     return fitting === keys ? reservation : padReservation(reservation, keys);
   }
 
-  #reserveWithRoom(keys: ObjectKeys, sizeBytes: number, objectBytes: number): StoreReservation {
-    let reservation = this.#l1.reserveStore(keys, sizeBytes);
+  #reserveWithRoom(keys: ObjectKeys, shape: ObjectShape, objectBytes: number): StoreReservation {
+    let reservation = this.#l1.reserveStore(keys, shape);
     let bytesToFree = reservation.outOfMemoryCount * objectBytes;
     for (let round = 0; round < MAKE_ROOM_ROUNDS_MAX && bytesToFree > 0; round += 1) {
       if (this.#eviction.makeRoom(bytesToFree) === 0) break;
       // The failed attempt may have taken over reservations of its own writer.
       this.#l1.discardStore(reservation.slots);
-      reservation = this.#l1.reserveStore(keys, sizeBytes);
+      reservation = this.#l1.reserveStore(keys, shape);
       // Freed bytes may lie in holes that are too small; each round asks for twice as much.
       bytesToFree = reservation.outOfMemoryCount === 0 ? 0 : bytesToFree * 2;
     }
@@ -126,8 +126,8 @@ export class StorageManager {
     this.#l1.releaseAbandoned(slots);
   }
 
-  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null {
-    return this.#l1.acquireForRead(keys, sizeBytes);
+  acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null {
+    return this.#l1.acquireForRead(keys, shape);
   }
 
   releaseRead(slots: Uint32Array): void {
@@ -138,8 +138,9 @@ export class StorageManager {
     this.#l1.touch(keys);
   }
 
-  clear(isForced: boolean): ClearOutcome {
-    return this.#l1.clear(isForced);
+  /** See `L1Manager.clearAll` (forced) and `clearIdle`. */
+  clear(isForced: boolean): ClearOutcome | Promise<ClearOutcome> {
+    return isForced ? this.#l1.clearAll() : this.#l1.clearIdle();
   }
 
   /** Why the storage room is not fit for traffic; empty when it is. */

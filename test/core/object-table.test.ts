@@ -1,7 +1,7 @@
 import * as assert from 'uvu/assert';
 import { NO_SLOT } from '../../src/core/object-table.ts';
 import { RESULT } from '../../src/core/result.ts';
-import { keysOf, openRanks, UNIT_BYTES, WRITER } from '../support/core-table.ts';
+import { keysOf, namespaceKey, openRanks, UNIT_BYTES, WRITER } from '../support/core-table.ts';
 import { suite } from '../support/suite.ts';
 
 const OTHER_WRITER = 2;

@@ -4,7 +4,7 @@ import type { ChunkHashes } from '../../src/core/chunk-hasher.ts';
 import { Core, type EvictionPolicy } from '../../src/core/core.ts';
 import type { ObjectKeys } from '../../src/core/object-table.ts';
 import { EventBus } from '../../src/observability/events.ts';
-import { L1Manager } from '../../src/storage/l1-manager.ts';
+import { L1Manager, type ObjectShape } from '../../src/storage/l1-manager.ts';
 import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
 import { StorageManager } from '../../src/storage/storage-manager.ts';
 import { RecordingLogger } from './recording-logger.ts';
@@ -13,6 +13,13 @@ import { VirtualClock } from './virtual-clock.ts';
 export const ALIGN_BYTES = 4096;
 export const WRITE_TTL_MS = 10_000;
 export const READ_TTL_MS = 5_000;
+const LAYOUT_TAG = 7;
+/** Tags of layouts that the house's objects have. */
+export const LAYOUT_TAGS = new Map([[LAYOUT_TAG, 1]]);
+
+export function shapeOf(objectSizeBytes = ALIGN_BYTES, layoutTag = LAYOUT_TAG): ObjectShape {
+  return { objectSizeBytes, layoutTag };
+}
 const WASM = readFileSync(new URL('../../build/core.wasm', import.meta.url));
 
 export interface L1HouseOptions {
@@ -87,12 +94,12 @@ export function buildL1House(options: L1HouseOptions) {
     return { hashes: hashesOf(prompt, count), firstChunk: 0, chunkCount: count, namespaceIds };
   }
 
-  /** Stores objects of `objectBytes`; returns how many were admitted. */
-  const store = (keys: ObjectKeys, objectBytes = ALIGN_BYTES) =>
-    storage.finishStore(storage.reserveStore(keys, objectBytes).slots);
+  /** Returns how many objects were admitted. */
+  const store = (keys: ObjectKeys, shape = shapeOf()) =>
+    storage.finishStore(storage.reserveStore(keys, shape).slots);
 
   const hitChunks = (keys: ObjectKeys) => {
-    const held = l1.holdPrefix(keys, 1);
+    const held = l1.holdPrefix(keys, 1, LAYOUT_TAGS);
     l1.releaseHolds(held, 1);
     return held.length / keys.namespaceIds.length;
   };

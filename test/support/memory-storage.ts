@@ -7,6 +7,7 @@ import type {
   TransferSessions,
   TransferStorage,
 } from '../../src/engine/transfer/ports.ts';
+import type { ObjectShape } from '../../src/storage/l1-manager.ts';
 
 const NO_SLOT = 0xffff_ffff;
 
@@ -14,6 +15,7 @@ interface StoredObject {
   readonly key: string;
   readonly offset: number;
   readonly sizeBytes: number;
+  readonly layoutTag: number;
   state: 'staging' | 'resident';
   pinCount: number;
 }
@@ -49,7 +51,8 @@ export class MemoryStorage implements TransferStorage {
     return known >= 0 ? known : this.#namespaces.push(text) - 1;
   }
 
-  reserveStore(keys: ObjectKeys, sizeBytes: number) {
+  reserveStore(keys: ObjectKeys, shape: ObjectShape) {
+    const sizeBytes = shape.objectSizeBytes;
     const names = this.#namesOf(keys);
     const missing = names.filter((name) => !this.#slots.has(name));
     const hasRoom = this.#usedBytes + missing.length * sizeBytes <= this.capacityBytes;
@@ -61,6 +64,7 @@ export class MemoryStorage implements TransferStorage {
         key,
         offset: this.#usedBytes,
         sizeBytes,
+        layoutTag: shape.layoutTag,
         state: 'staging',
         pinCount: 1,
       };
@@ -86,13 +90,13 @@ export class MemoryStorage implements TransferStorage {
     }
   }
 
-  acquireForRead(keys: ObjectKeys, sizeBytes: number) {
+  acquireForRead(keys: ObjectKeys, shape: ObjectShape) {
     const names = this.#namesOf(keys);
     const slots = Uint32Array.from(names, (name) => this.#slots.get(name) ?? NO_SLOT);
     const objects = this.#at(slots);
     const isComplete =
       objects.length === names.length &&
-      objects.every((object) => object.state === 'resident' && object.sizeBytes === sizeBytes);
+      objects.every((object) => object.state === 'resident' && isOfShape(object, shape));
     if (!isComplete) return null;
     for (const object of objects) object.pinCount += 1;
     return { slots, offsets: Float64Array.from(objects, (object) => object.offset) };
@@ -126,6 +130,10 @@ export class MemoryStorage implements TransferStorage {
     return [...this.#slots.values()].filter((slot) => matches(this.#objects[slot] as StoredObject))
       .length;
   }
+}
+
+function isOfShape(object: StoredObject, shape: ObjectShape): boolean {
+  return object.sizeBytes === shape.objectSizeBytes && object.layoutTag === shape.layoutTag;
 }
 
 function hashText(hashes: ChunkHashes, chunk: number): string {

@@ -11,7 +11,9 @@ const SOURCE = path.resolve(import.meta.dirname, '../../src/assert.ts');
 const FILL_STDERR = `
   try {
     for (;;) writeSync(2, 'x'.repeat(1024));
-  } catch {}`;
+  } catch {
+    // The pipe is full.
+  }`;
 
 /** A process that waits for the end of its stdin and then gives up. */
 function dyingProcess(options: { readonly state: string; readonly before?: string }) {

@@ -190,7 +190,7 @@ export class EngineDrivenTransferModule implements EngineModule {
     this.#slots.sweep();
     this.#slots.checkRoom(request.instanceId);
     const preparedMs = clock.nowMs();
-    const list = compactSlots(storage.reserveStore(keys, instance.layout.objectSizeBytes));
+    const list = compactSlots(storage.reserveStore(keys, instance.layout));
     if (list.slots.length > 0) {
       this.#slots.addWrite(openTransfer(request, context, { transfer, list, startMs }), preparedMs);
     }
@@ -239,7 +239,9 @@ export class EngineDrivenTransferModule implements EngineModule {
         throw new KvdError('ERR_WIRE_PAYLOAD', `data of COMMIT_STORE: ${data.reason}`);
       }
       const missing =
-        keys.chunkCount === 0 ? NO_SLOTS : compactSlots(storage.reserveStore(keys, sizeBytes));
+        keys.chunkCount === 0
+          ? NO_SLOTS
+          : compactSlots(storage.reserveStore(keys, instance.layout));
       list = joinSlots([...pending, missing]);
     } catch (error) {
       for (const write of pending) storage.discardStore(write.slots);
@@ -283,7 +285,7 @@ export class EngineDrivenTransferModule implements EngineModule {
     if (keys.chunkCount === 0) throw new EmptyReadError();
     this.#slots.sweep();
     this.#slots.checkRoom(instanceId);
-    const places = storage.acquireForRead(keys, instance.layout.objectSizeBytes);
+    const places = storage.acquireForRead(keys, instance.layout);
     if (!places) {
       throw new KvdError(
         'ERR_DATA_MISSING',

@@ -13,10 +13,12 @@
  * another with the same heads, head size, dtype and layers. Formats only differ in the copy plan:
  * where a block's (slot, head) runs lie on the engine's side.
  */
+
 import { OBJECT_SIZE_MAX_BYTES } from '../../core/object-table.ts';
 import type { CopyPlan, KernelGroupPlan, MappedTensor } from '../../device/device.ts';
 import { KvdError } from '../../errors.ts';
 import type { EngineGroupInfo, EngineType, LayoutHints, MemoryLayout } from '../api.ts';
+import { layoutTagOf } from '../layout-registry.ts';
 import {
   buildKernelGroups,
   type KernelGroup,
@@ -34,6 +36,8 @@ export interface KvLayout {
   readonly isMla: boolean;
   /** One shape and dtype per kernel group: what the layout registry and L2 see. */
   readonly memoryLayout: MemoryLayout;
+  /** `layoutTagOf` the memory layout. */
+  readonly layoutTag: number;
 }
 
 export interface KvLayoutOptions {
@@ -69,21 +73,23 @@ export function buildKvLayout(options: {
         `${OBJECT_SIZE_MAX_BYTES} can be stored: lower --chunk-size`,
     );
   }
+  const memoryLayout: MemoryLayout = {
+    shapes: groups.map((group) => [
+      group.kvSize,
+      group.layers.length,
+      group.slotsPerObject,
+      group.headCount * group.headSize,
+    ]),
+    dtypes: groups.map((group) => group.dtype),
+  };
   return {
     format: options.format,
     groups,
     plan,
     objectSizeBytes: plan.objectSizeBytes,
     isMla: options.format.kvSize === 1,
-    memoryLayout: {
-      shapes: groups.map((group) => [
-        group.kvSize,
-        group.layers.length,
-        group.slotsPerObject,
-        group.headCount * group.headSize,
-      ]),
-      dtypes: groups.map((group) => group.dtype),
-    },
+    memoryLayout,
+    layoutTag: layoutTagOf(memoryLayout),
   };
 }
 

@@ -181,7 +181,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     const { handle, layout } = instance;
     if (keys.chunkCount === 0) return { event: handle.completionEvent(), ok: true };
     handle.waitForEvent(request.event);
-    const { slots, offsets } = storage.reserveStore(keys, layout.objectSizeBytes);
+    const { slots, offsets } = storage.reserveStore(keys, layout);
     const objectCount = offsets.reduce((count, offset) => (offset >= 0 ? count + 1 : count), 0);
     let event: Uint8Array;
     try {
@@ -217,7 +217,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     const { handle, layout } = instance;
     if (keys.chunkCount === 0) throw new EmptyRetrieveError();
     handle.waitForEvent(request.event);
-    const places = storage.acquireForRead(keys, layout.objectSizeBytes);
+    const places = storage.acquireForRead(keys, layout);
     if (!places) {
       throw new KvdError(
         'ERR_DATA_MISSING',

@@ -5,21 +5,21 @@
  */
 import type { ChunkHasher, ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../core/object-table.ts';
-import type { Places } from '../../storage/l1-manager.ts';
+import type { ObjectShape, Places } from '../../storage/l1-manager.ts';
 import type { StorageManager } from '../../storage/storage-manager.ts';
 
 export type TransferHasher = Pick<ChunkHasher, 'chunkSizeTokens' | 'hashPrompt'>;
 
 export interface TransferStorage extends Pick<StorageManager, 'internNamespace'> {
   /** Pinned staging for the objects that must be written; offset −1 where nothing is to be done. */
-  reserveStore(keys: ObjectKeys, sizeBytes: number): Places;
+  reserveStore(keys: ObjectKeys, shape: ObjectShape): Places;
   finishStore(slots: Uint32Array): void;
   discardStore(slots: Uint32Array): void;
   /**
-   * Pins every object of `keys`, or none: null when one is not readable or has not `sizeBytes`
+   * Pins every object of `keys`, or none: null when one is not readable or has not that shape
    * (another layout wrote it; a copy would run into the neighbour's bytes).
    */
-  acquireForRead(keys: ObjectKeys, sizeBytes: number): Places | null;
+  acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null;
   releaseRead(slots: Uint32Array): void;
 }
 

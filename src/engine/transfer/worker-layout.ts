@@ -13,6 +13,7 @@ import { KvdError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
 import type { EngineDrivenContextRequest } from '../api.ts';
 import type { EngineDrivenInstance } from '../instances.ts';
+import { layoutTagOf } from '../layout-registry.ts';
 
 /** Throws `ERR_BAD_REQUEST` or `ERR_LAYOUT` when the worker cannot be served. */
 export function describeWorker(
@@ -33,6 +34,7 @@ export function describeWorker(
         `${formatBytes(OBJECT_SIZE_MAX_BYTES)} can be stored: lower --chunk-size`,
     );
   }
+  const memoryLayout = { shapes: [shape], dtypes: [dtype] };
   return {
     kind: 'engine-driven',
     instanceId,
@@ -40,9 +42,10 @@ export function describeWorker(
     worldSize,
     engineType: 'vllm',
     layout: {
-      memoryLayout: { shapes: [shape], dtypes: [dtype] },
+      memoryLayout,
       objectSizeBytes,
       isMla: usesMla,
+      layoutTag: layoutTagOf(memoryLayout),
     },
     layerCount,
     blockSize: request.blockSize,

@@ -6,7 +6,7 @@ import { SessionTable } from '../../../src/engine/session.ts';
 import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
 import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
 import { LIVE_ATTEMPT } from '../../support/attempts.ts';
-import { ALIGN_BYTES, buildL1House } from '../../support/l1-house.ts';
+import { ALIGN_BYTES, buildL1House, LAYOUT_TAGS } from '../../support/l1-house.ts';
 import { suite } from '../../support/suite.ts';
 
 const CHUNK = 16;
@@ -30,7 +30,12 @@ function setUp(layout: { isVllmMla: boolean } = { isVllmMla: false }) {
   const instances: Pick<InstanceRegistry, 'findLayout'> = {
     findLayout: (modelName) =>
       modelName === 'm'
-        ? { memoryLayout: { shapes: [], dtypes: [] }, objectSizeBytes: ALIGN_BYTES, ...layout }
+        ? {
+            memoryLayout: { shapes: [], dtypes: [] },
+            objectSizeBytes: ALIGN_BYTES,
+            layoutTags: LAYOUT_TAGS,
+            ...layout,
+          }
         : undefined,
   };
   const lookup = new LookupModule({

@@ -216,8 +216,9 @@ suite('session ledger', (test) => {
   });
 
   test('the table is bounded: the least recently used session makes room', () => {
-    const { sessions, storage, lookup } = setUp();
+    const { sessions, storage, lookup, clock } = setUp();
     for (let i = 0; i < 65_536; i += 1) lookup(`r${i}`, { chunks: 1, first: i }).finish();
+    clock.advance(1000);
     sessions.recordTransfer('r0', hashesOf(1));
     lookup('one more', { chunks: 1, first: 70_000 }).finish();
     assert.is(sessions.sessionCount, 65_536);

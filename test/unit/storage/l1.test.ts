@@ -1,6 +1,12 @@
 import * as assert from 'uvu/assert';
 import { NO_SLOT } from '../../../src/core/object-table.ts';
-import { ALIGN_BYTES, buildL1House, WRITE_TTL_MS } from '../../support/l1-house.ts';
+import {
+  ALIGN_BYTES,
+  buildL1House,
+  LAYOUT_TAGS,
+  shapeOf,
+  WRITE_TTL_MS,
+} from '../../support/l1-house.ts';
 import { suite } from '../../support/suite.ts';
 
 const units = (count: number) => count * ALIGN_BYTES;
@@ -9,9 +15,9 @@ suite('storage: store and read', (test) => {
   test('an object is invisible until it is finished', () => {
     const { storage, l1, keysOf, hitChunks } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1, 4);
-    const { slots } = storage.reserveStore(keys, ALIGN_BYTES);
+    const { slots } = storage.reserveStore(keys, shapeOf());
     assert.is(hitChunks(keys), 0);
-    assert.is(storage.acquireForRead(keys, ALIGN_BYTES), null);
+    assert.is(storage.acquireForRead(keys, shapeOf()), null);
     assert.is(storage.finishStore(slots), 4);
     assert.is(hitChunks(keys), 4);
     assert.is(l1.usedBytes, units(4));
@@ -20,7 +26,7 @@ suite('storage: store and read', (test) => {
   test('a discarded store leaves nothing, and the same keys can be stored again', () => {
     const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1, 4);
-    storage.discardStore(storage.reserveStore(keys, ALIGN_BYTES).slots);
+    storage.discardStore(storage.reserveStore(keys, shapeOf()).slots);
     assert.is(l1.usedBytes, 0);
     assert.is(l1.statistics().writeLockedCount, 0);
     assert.is(store(keys), 4);
@@ -30,7 +36,7 @@ suite('storage: store and read', (test) => {
   test('only the chunks that nobody has are reserved', () => {
     const { storage, keysOf, store } = buildL1House({ sizeBytes: units(16) });
     store(keysOf(1, 2));
-    const { slots, offsets } = storage.reserveStore(keysOf(1, 4), ALIGN_BYTES);
+    const { slots, offsets } = storage.reserveStore(keysOf(1, 4), shapeOf());
     assert.equal(
       [...slots].map((slot) => slot === NO_SLOT),
       [true, true, false, false],
@@ -45,7 +51,7 @@ suite('storage: store and read', (test) => {
   test('a copy that outlives its reservation publishes nothing, and frees its memory', () => {
     const { storage, l1, clock, keysOf, hitChunks } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1, 2);
-    const { slots } = storage.reserveStore(keys, ALIGN_BYTES);
+    const { slots } = storage.reserveStore(keys, shapeOf());
     clock.advance(WRITE_TTL_MS + 2000);
     assert.is(l1.usedBytes, units(2), 'pinned: the copy still writes there');
     assert.is(storage.finishStore(slots), 0);
@@ -54,30 +60,68 @@ suite('storage: store and read', (test) => {
     assert.is(l1.usedBytes, 0);
   });
 
-  test('an object of another size is not handed to a reader', () => {
-    const { storage, keysOf, store } = buildL1House({ sizeBytes: units(16) });
+  test('17.2 an object of another shape is no hit, and makes way for the reader to store its own', () => {
+    const { storage, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    for (const other of [shapeOf(4000), shapeOf(ALIGN_BYTES, 8)]) {
+      const keys = keysOf(other.layoutTag, 2);
+      assert.is(store(keys, other), 2);
+      assert.is(hitChunks(keys), other.layoutTag === 8 ? 0 : 2, 'LOOKUP knows the tag');
+      assert.is(storage.acquireForRead(keys, shapeOf()), null);
+      assert.is(hitChunks(keys), 0);
+      assert.is(store(keys), 2);
+      assert.is(hitChunks(keys), 2);
+    }
+  });
+
+  test('an object of another shape that somebody holds stays until it is let go', () => {
+    const { storage, l1, keysOf, store } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1);
-    store(keys, 4000);
-    assert.is(storage.acquireForRead(keys, 4096), null);
-    const places = storage.acquireForRead(keys, 4000);
-    assert.ok(places);
-    storage.releaseRead(places!.slots);
+    store(keys);
+    const held = l1.holdPrefix(keys, 1, LAYOUT_TAGS);
+    assert.is(store(keys, shapeOf(ALIGN_BYTES, 8)), 0);
+    storage.releaseHolds(held, 1);
+    assert.is(store(keys, shapeOf(ALIGN_BYTES, 8)), 1);
+  });
+
+  test('a prefix ends before the first chunk that no layout can read, and holds only that', () => {
+    const { l1, keysOf, store } = buildL1House({ sizeBytes: units(16) });
+    const keys = keysOf(1, 3, 2);
+    store({ ...keys, chunkCount: 1 });
+    const second = { ...keys, firstChunk: 1, chunkCount: 1 };
+    store({ ...second, namespaceIds: [keys.namespaceIds[0] as number] });
+    store({ ...second, namespaceIds: [keys.namespaceIds[1] as number] }, shapeOf(ALIGN_BYTES, 8));
+    assert.is(l1.holdPrefix(keys, 1, LAYOUT_TAGS).length, 2);
+    assert.is(l1.statistics().readLockedCount, 2);
+    const both = new Map([...LAYOUT_TAGS, [8, 1]]);
+    assert.is(l1.holdPrefix(keys, 1, both).length, 4, 'pipeline stages differ in their layout');
   });
 
   test('a forced clear hides pinned objects at once and frees them with their last pin', () => {
     const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1, 3);
     store(keys);
-    const places = storage.acquireForRead(keys, ALIGN_BYTES)!;
-    const { removedCount, deferredCount } = storage.clear(true);
+    const places = storage.acquireForRead(keys, shapeOf())!;
+    const { removedCount, deferredCount } = l1.clearAll();
     assert.equal([removedCount, deferredCount], [3, 3]);
     assert.is(hitChunks(keys), 0);
     assert.is(l1.usedBytes, units(3));
     assert.is(store(keys), 3, 'the keys are free for a new store');
     storage.releaseRead(places.slots);
     assert.is(l1.usedBytes, units(3), 'only the new objects are left');
-    l1.clear(true);
+    l1.clearAll();
     assert.is(l1.usedBytes, 0);
+  });
+
+  test('an unforced clear leaves what somebody holds', async () => {
+    const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
+    store(keysOf(1));
+    store(keysOf(2, 2));
+    const held = l1.holdPrefix(keysOf(1), 1, LAYOUT_TAGS);
+    const { removedCount, deferredCount } = await l1.clearIdle();
+    assert.equal([removedCount, deferredCount], [2, 0]);
+    assert.is(hitChunks(keysOf(1)), 1);
+    assert.is(hitChunks(keysOf(2, 2)), 0);
+    storage.releaseHolds(held, 1);
   });
 
   test('memory is prepared ahead of the highest object, and only when it rises', () => {
@@ -110,7 +154,9 @@ suite('storage: eviction', (test) => {
   test('2.5 held chunks are passed over; their neighbours leave', () => {
     const { clock, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(100) });
     for (let prompt = 0; prompt < 70; prompt += 1) store(keysOf(prompt));
-    const held = Array.from({ length: 56 }, (_, prompt) => l1.holdPrefix(keysOf(prompt), 1));
+    const held = Array.from({ length: 56 }, (_, prompt) =>
+      l1.holdPrefix(keysOf(prompt), 1, LAYOUT_TAGS),
+    );
     for (let prompt = 70; prompt < 90; prompt += 1) store(keysOf(prompt));
     clock.advance(5000);
     assert.is(l1.usedBytes, units(60));
@@ -124,10 +170,10 @@ suite('storage: eviction', (test) => {
     for (let prompt = 0; prompt < 45; prompt += 1) store(keysOf(prompt, 1, 2));
     clock.advance(1000);
     for (let prompt = 0; prompt < 45; prompt += 1) {
-      const found = storage.l1.holdPrefix(keysOf(prompt, 1, 2), 1);
+      const found = storage.l1.holdPrefix(keysOf(prompt, 1, 2), 1, LAYOUT_TAGS);
       const single = keysOf(prompt, 1, 2);
       const first = { ...single, namespaceIds: single.namespaceIds.slice(0, 1) };
-      const hasFirst = storage.l1.holdPrefix(first, 1);
+      const hasFirst = storage.l1.holdPrefix(first, 1, LAYOUT_TAGS);
       assert.is(hasFirst.length, found.length / 2, `prompt ${prompt} is whole or gone`);
       storage.releaseHolds(found, 1);
       storage.releaseHolds(hasFirst, 1);
@@ -148,7 +194,9 @@ suite('storage: eviction', (test) => {
       failedCount += keyCount;
     });
     for (let prompt = 0; prompt < 8; prompt += 1) store(keysOf(prompt));
-    const held = Array.from({ length: 8 }, (_, prompt) => l1.holdPrefix(keysOf(prompt), 1));
+    const held = Array.from({ length: 8 }, (_, prompt) =>
+      l1.holdPrefix(keysOf(prompt), 1, LAYOUT_TAGS),
+    );
     assert.is(store(keysOf(50)), 0);
     assert.is(failedCount, 1);
     for (const slots of held) l1.releaseHolds(slots, 1);
@@ -158,7 +206,7 @@ suite('storage: eviction', (test) => {
   test('small holes do not stop a larger object when enough can be evicted', () => {
     const { keysOf, store } = buildL1House({ sizeBytes: units(64), watermarkRatio: 1 });
     for (let prompt = 0; prompt < 64; prompt += 1) store(keysOf(prompt));
-    assert.is(store(keysOf(100), units(4)), 1);
+    assert.is(store(keysOf(100), shapeOf(units(4))), 1);
   });
 
   test('a failed attempt keeps no pin on a reservation that it had taken over', () => {
@@ -166,14 +214,14 @@ suite('storage: eviction', (test) => {
       sizeBytes: units(8),
       watermarkRatio: 1,
     });
-    const { slots } = storage.reserveStore(keysOf(1), ALIGN_BYTES);
+    const { slots } = storage.reserveStore(keysOf(1), shapeOf());
     clock.advance(WRITE_TTL_MS + 1);
     storage.finishStore(slots);
     for (let prompt = 100; prompt < 107; prompt += 1) store(keysOf(prompt));
-    storage.finishStore(storage.reserveStore(keysOf(1, 2), ALIGN_BYTES).slots);
+    storage.finishStore(storage.reserveStore(keysOf(1, 2), shapeOf()).slots);
     assert.is(hitChunks(keysOf(1, 2)), 2);
     assert.is(l1.statistics().pinnedCount, 0);
-    storage.clear(true);
+    l1.clearAll();
     assert.is(l1.usedBytes, 0);
   });
 
@@ -183,7 +231,7 @@ suite('storage: eviction', (test) => {
       watermarkRatio: 1,
     });
     const keys = keysOf(1, 100);
-    const { slots, offsets } = storage.reserveStore(keys, ALIGN_BYTES);
+    const { slots, offsets } = storage.reserveStore(keys, shapeOf());
     assert.equal([slots.length, offsets.length], [100, 100]);
     assert.is(storage.finishStore(slots), 64);
     assert.is(hitChunks(keys), 64);
@@ -194,7 +242,7 @@ suite('storage: eviction', (test) => {
     const house = buildL1House({ sizeBytes: units(count), watermarkRatio: 1 });
     for (let prompt = 0; prompt < count; prompt += 1) house.store(house.keysOf(prompt));
     const held = Array.from({ length: count - 10 }, (_, prompt) =>
-      house.l1.holdPrefix(house.keysOf(prompt), 1),
+      house.l1.holdPrefix(house.keysOf(prompt), 1, LAYOUT_TAGS),
     );
     assert.is(house.store(house.keysOf(count + 1, 3)), 3);
     for (const slots of held) house.l1.releaseHolds(slots, 1);
