@@ -1,8 +1,8 @@
 /**
  * `npm run conformance -- [arguments of the driver]`: the real client of the reference against kvd.
  *
- * Strict: whatever fails is a failure. What kvd cannot do yet is left out by the list of groups below
- * and by nothing else; `--group` or `--only` on the command line replace it.
+ * Strict: whatever fails is a failure. What kvd cannot do yet is left out by the list of groups
+ * below and by nothing else; `--group` or `--only` on the command line replace it.
  */
 import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';

@@ -96,7 +96,7 @@ async function runDriver(
     setTimeout(interrupt, DRIVER_MS),
     setTimeout(() => signalGroup('SIGKILL'), DRIVER_MS + DRIVER_END_MS),
   ];
-  process.once('SIGINT', interrupt);
+  process.once('exit', interrupt);
   let output = '';
   const append = (part: Buffer): void => {
     process.stdout.write(part);
@@ -106,7 +106,7 @@ async function runDriver(
   child.stderr.on('data', append);
   const code = await new Promise<number | null>((resolve) => child.once('close', resolve));
   for (const timer of timers) clearTimeout(timer);
-  process.off('SIGINT', interrupt);
+  process.off('exit', interrupt);
   return countChecks(output, code);
 }
 
@@ -148,7 +148,10 @@ async function runPart(part: string, setting: Setting): Promise<Counts> {
     mode,
     workFolder,
     workerCount: part === 'tensor-parallel' ? 2 : 1,
-    kvdCommand: ({ port, httpPort }: KvdPorts) => kvdCommand(port, httpPort),
+    kvdCommand: ({ port, httpPort }: KvdPorts) => [
+      ...kvdCommand(port, httpPort),
+      ...['--worker-reap-timeout-seconds', '30'],
+    ],
   });
 }
 
@@ -229,4 +232,6 @@ async function main(args: readonly string[]): Promise<number> {
   return sum[1] === 0 ? 0 : 1;
 }
 
+// What runs is ended by the `exit` listeners.
+for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => process.exit(130));
 process.exitCode = await main(process.argv.slice(2));

@@ -35,8 +35,11 @@ const SIDE_BY_SIDE = 4;
 const REREGISTRATION_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const CLEAN_UP_MS = 5000;
 const LOOKUP_MS = 20_000;
-/** Nobody says goodbye: vLLM kills its workers. kvd has to see it by itself. */
-const OWNER_GONE_MS = 10_000;
+/**
+ * Nobody says goodbye: vLLM kills its workers. kvd sees it by itself where the names of the mapped
+ * segments tell the process; else a worker is dropped when its heartbeats stay away.
+ */
+const GONE_MS: Readonly<Record<string, number>> = { lmcache_driven: 10_000, engine_driven: 40_000 };
 
 export interface RestartOptions {
   readonly python: string;
@@ -83,7 +86,7 @@ export async function runRestart(options: RestartOptions): Promise<[number, numb
     engine = await VllmEngine.start({ ...options, port: enginePort, kvdPort: gatePort, logFile });
     await checkCache({ engine, kvd, gate, check, workerCount: options.workerCount });
     await engine.end('SIGTERM');
-    await checkCleanUp(kvd, check);
+    await checkCleanUp(kvd, GONE_MS[options.mode] ?? CLEAN_UP_MS, check);
   } catch (error) {
     const { message } = error as Error;
     check('the scenario comes to its end', false, `${message}; logs in ${relative(options)}`);
@@ -176,7 +179,7 @@ async function checkSideBySide(
   }
 }
 
-async function checkCleanUp(kvd: Kvd, check: Check): Promise<void> {
+async function checkCleanUp(kvd: Kvd, goneMs: number, check: Check): Promise<void> {
   const expectZero = async (
     name: string,
     read: () => Promise<number>,
@@ -187,7 +190,7 @@ async function checkCleanUp(kvd: Kvd, check: Check): Promise<void> {
   };
   const l1 = async () => (await kvd.status()).storage_manager.l1_manager;
   const workerCount = async () => (await kvd.workers()).length;
-  await expectZero('no worker', workerCount, OWNER_GONE_MS);
+  await expectZero('no worker', workerCount, goneMs);
   await expectZero('no session', async () => (await kvd.status()).active_sessions);
   await expectZero('no read lock', async () => (await l1())['read_locked_count'] ?? -1);
   await expectZero('no write lock', async () => (await l1())['write_locked_count'] ?? -1);

@@ -15,11 +15,13 @@ import { COMMIT, VERSION } from './config/version.ts';
 import { Core } from './core/core.ts';
 import { openCpuDevice } from './device/cpu-shm.ts';
 import type { Device } from './device/device.ts';
+import { isProcessAlive } from './device/process-owner.ts';
 import { Shim } from './device/shim.ts';
 import { Dispatcher } from './engine/dispatch.ts';
 import { InstanceRegistry } from './engine/instances.ts';
 import { LookupModule } from './engine/lookup.ts';
 import { ManagementModule } from './engine/management.ts';
+import { OwnerWatch } from './engine/owner-watch.ts';
 import { SessionTable } from './engine/session.ts';
 import { EngineDrivenTransferModule } from './engine/transfer/engine-driven.ts';
 import { LMCacheDrivenTransferModule } from './engine/transfer/lmcache-driven.ts';
@@ -226,6 +228,8 @@ async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
     },
   });
   for (const module of modules) closers.add(() => module.close());
+  const watch = new OwnerWatch({ instances, isAlive: isProcessAlive, clock, log: engineLog });
+  closers.add(() => watch.close());
   return { ...rooms, core, memory, device, lookup, ...transfers, dispatcher };
 }
 

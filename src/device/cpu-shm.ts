@@ -38,9 +38,11 @@ import type {
   HostCopyJob,
   KernelGroupPlan,
   MappedTensor,
+  ProcessOwner,
 } from './device.ts';
 import { HostCopier } from './host-copier.ts';
 import type { HostMemory } from './host-memory.ts';
+import { findOwner } from './process-owner.ts';
 import { DIRECTION, type Handle, type Segment, type Shim, ShimError } from './shim.ts';
 import { readWrappers, segmentSizes } from './shm-wrappers.ts';
 import { toPhysicalOrder } from './tensor-geometry.ts';
@@ -113,12 +115,15 @@ class CpuDevice implements Device {
         segments.set(name, await this.#openSegment(name, sizeBytes));
         this.#refuseWhenClosed();
       }
+      const owner = await findOwner(segments);
+      this.#refuseWhenClosed();
       instance = new CpuInstance({
         shim: this.#shim,
         pool: this.#pool,
         arena: this.#arena,
         wrappers: named,
         segments,
+        owner,
         onClose: (closed) => this.#instances.delete(closed),
       });
     } catch (error) {
@@ -130,6 +135,7 @@ class CpuDevice implements Device {
       tensorCount: wrappers.length,
       segmentCount: segments.size,
       mappedBytes: instance.mappedBytes,
+      ownerPid: instance.owner?.pid ?? null,
     });
     return instance;
   }
@@ -193,6 +199,7 @@ interface CpuInstanceOptions {
   readonly arena: HostMemory;
   readonly wrappers: readonly CpuShmWrapper[];
   readonly segments: ReadonlyMap<string, Segment>;
+  readonly owner: ProcessOwner | null;
   onClose(instance: CpuInstance): void;
 }
 
@@ -200,6 +207,7 @@ class CpuInstance implements DeviceInstance {
   readonly deviceKind = 'cpu';
   readonly tensors: readonly MappedTensor[];
   readonly mappingIds: readonly string[];
+  readonly owner: ProcessOwner | null;
   readonly mappedBytes: number;
   readonly #shim: Shim;
   readonly #pool: CopyPool;
@@ -219,6 +227,7 @@ class CpuInstance implements DeviceInstance {
     this.#pool = options.pool;
     this.#arena = options.arena;
     this.#onClose = options.onClose;
+    this.owner = options.owner;
     const names = [...segments.keys()];
     this.#segments = [...segments.values()];
     this.tensors = wrappers.map((wrapper) => ({

@@ -74,6 +74,13 @@ export interface CopyJob {
   readonly skipBlocks?: readonly Uint32Array[];
 }
 
+/** A process of this host, told from others that had or will have its pid. */
+export interface ProcessOwner {
+  readonly pid: number;
+  /** When it was started, in clock ticks since boot. */
+  readonly startTicks: number;
+}
+
 export interface DeviceInstance {
   readonly deviceKind: 'cpu' | 'cuda' | 'hip';
   readonly tensors: readonly MappedTensor[];
@@ -99,6 +106,8 @@ export interface DeviceInstance {
   readonly jobCountInFlight: number;
   /** Ids of the memory that this instance maps, to tell whether a re-registration changed it. */
   readonly mappingIds: readonly string[];
+  /** The process whose memory this is; null when that is not certain. */
+  readonly owner: ProcessOwner | null;
   /** Lets running jobs end, then unmaps. Later submits reject with `ERR_SHUTTING_DOWN`. */
   close(): Promise<void>;
 }

@@ -15,7 +15,7 @@ import { loadNative } from '../native.ts';
 export type Handle = number | bigint;
 
 /** `KV_ABI_VERSION` of the header that this file was written for. */
-const ABI_VERSION = 1;
+const ABI_VERSION = 2;
 
 /** `enum kv_code`; everything else negative is an errno. */
 export const SHIM_CODE = {
@@ -97,6 +97,9 @@ function declareFunctions(library: LibraryHandle) {
     ),
     memoryReserve: declare<[number, number], Handle>(
       'int64_t kv_memory_reserve(uint64_t size, uint32_t flags)',
+    ),
+    memoryAdviseHuge: declare<[bigint, number], void>(
+      'void kv_memory_advise_huge(uint64_t address, uint64_t size)',
     ),
     segmentDescribe: declare<[Handle, BigUint64Array], void>(
       'void kv_segment_describe(uint64_t segment, _Out_ uint64_t *out)',
@@ -315,6 +318,11 @@ export class Shim {
   /** Address of the buffer's bytes. They do not move, but the caller must keep the buffer alive. */
   addressOf(buffer: Uint8Array): bigint {
     return koffi.address(buffer);
+  }
+
+  /** Fewer faults where a large new buffer is filled. */
+  adviseHugePages(address: bigint, sizeBytes: number): void {
+    this.#calls.memoryAdviseHuge(address, sizeBytes);
   }
 
   /** Bytes of foreign memory. The caller detaches the buffer before the memory goes away. */

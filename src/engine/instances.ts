@@ -1,7 +1,8 @@
 /**
  * Registered workers: who they are, whether they live, and how they leave.
  *
- *                    register                  drop (UNREGISTER, reaper, replaced, HTTP)
+ *                    register                  drop (UNREGISTER, replaced, HTTP, reaper,
+ *                                                     end of its process: owner-watch.ts)
  *   unknown id ───────────────▶ registered ──────────────▶ closing ───▶ unknown id
  *       │                          │  ▲                       │
  *       └── PING: false once,      └──┘ any request that      └── running copies end,
@@ -65,7 +66,13 @@ export interface EngineDrivenInstance extends Identity {
 
 export type Instance = KvCacheInstance | EngineDrivenInstance;
 
-export type DropReason = 'unregistered' | 'reaped' | 'replaced' | 'dropped' | 'shutdown';
+export type DropReason =
+  | 'unregistered'
+  | 'reaped'
+  | 'owner-gone'
+  | 'replaced'
+  | 'dropped'
+  | 'shutdown';
 
 export interface InstanceRegistryOptions {
   readonly clock: Clock;
@@ -133,6 +140,12 @@ export class InstanceRegistry {
   lookup(instanceId: InstanceId): KvCacheInstance | undefined {
     const instance = this.#entries.get(instanceId)?.instance;
     return instance?.kind === 'kv-cache' ? instance : undefined;
+  }
+
+  /** Those whose memory is mapped. */
+  kvCacheInstances(): KvCacheInstance[] {
+    const instances = [...this.#entries.values()].map((entry) => entry.instance);
+    return instances.filter((instance) => instance.kind === 'kv-cache');
   }
 
   lookupEngineDriven(instanceId: InstanceId): EngineDrivenInstance | undefined {
@@ -295,6 +308,7 @@ export class InstanceRegistry {
         model_name: instance.modelName,
         world_size: instance.worldSize,
         kv_cache_layout: describeKvLayout(instance.layout),
+        owner_pid: instance.handle.owner?.pid ?? null,
       };
     }
     return { registered_gpu_ids: ids, cache_context_meta: meta };

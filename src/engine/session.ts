@@ -15,9 +15,9 @@
  * has none of its own (a vLLM worker retrieves what its scheduler looked up).
  *
  * A session ends by END_SESSION, after its idle TTL, or when the table is at one of its bounds
- * (sessions, bytes) and it is the least recently used. Only a LOOKUP, a FREE or a transfer is a use:
- * polling for a result keeps nothing alive. Work over many sessions runs in slices of the event loop
- * (spec engine 1.3, 9.2, 9.3; field lessons 1.2 to 1.4, 11.1).
+ * (sessions, bytes) and it is the least recently used. Only a LOOKUP, a FREE or a transfer is a
+ * use: polling for a result keeps nothing alive. Work over many sessions runs in slices of the
+ * event loop (spec engine 1.3, 9.2, 9.3; field lessons 1.2 to 1.4, 11.1).
  */
 import type { Clock, Timer } from '../clock.ts';
 import type { ChunkHashes } from '../core/chunk-hasher.ts';

@@ -37,7 +37,7 @@ const WRITER_TAG_STORE = 1;
 /** Up to 1 ms. */
 const CLEAR_SLICE_SLOT_COUNT = 4096;
 
-/** Slots of the objects in key order (`NO_SLOT` = none) and their byte offsets in L1 (−1 = none). */
+/** Slots in key order (`NO_SLOT` = none) and their byte offsets in L1 (−1 = none). */
 export interface Places {
   readonly slots: Uint32Array;
   readonly offsets: Float64Array;

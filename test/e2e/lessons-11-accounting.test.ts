@@ -99,7 +99,7 @@ suite('lesson 11: memory accounting', (test) => {
       await lookupAll(2000, 'warm up');
       const rssBytes = server.rssBytes();
       await lookupAll(isFullRun ? 100_000 : 10_000, 'measured');
-      assert.ok((await server.status()).active_sessions > 1000);
+      assert.ok((await server.status()).active_sessions > 0, 'the latest ones are still there');
       await until(fallsBack, 12_000, 'active_sessions falls back');
       const growthBytes = server.rssBytes() - rssBytes;
       assert.ok(growthBytes < HEAP_GROWTH_MAX, `grown by ${growthBytes} bytes`);

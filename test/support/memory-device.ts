@@ -17,6 +17,7 @@ import type {
   HostCopyJob,
   KernelGroupPlan,
   MappedTensor,
+  ProcessOwner,
 } from '../../src/device/device.ts';
 import { storageBytesNeeded, toPhysicalOrder } from '../../src/device/tensor-geometry.ts';
 import {
@@ -49,6 +50,8 @@ export class MemoryDevice implements Device {
   readonly openInstances = new Set<MemoryInstance>();
   /** Set by a test: the next job rejects with this message and copies nothing. */
   failNextJob: string | null = null;
+  /** Set by a test: whose memory instances have that are opened from now on. */
+  ownerOfNext: ProcessOwner | null = null;
   /** Set by a test: what `anyEvent` throws. */
   eventError: KvdError | null = null;
   gate: Promise<void> = Promise.resolve();
@@ -151,6 +154,7 @@ export class MemoryInstance implements DeviceInstance {
   readonly deviceKind: 'cpu' | 'cuda' | 'hip';
   readonly tensors: readonly MappedTensor[];
   readonly mappingIds: readonly string[];
+  readonly owner: ProcessOwner | null;
   readonly #device: MemoryDevice;
   readonly #engine: readonly Uint8Array[];
   #plan: CopyPlan | null = null;
@@ -165,6 +169,7 @@ export class MemoryInstance implements DeviceInstance {
   ) {
     this.#device = device;
     this.deviceKind = device.kind;
+    this.owner = device.ownerOfNext;
     this.tensors = wrappers.map((wrapper) => ({
       dtype: wrapper.dtype,
       ...toPhysicalOrder(wrapper),

@@ -6,6 +6,7 @@
  */
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
+import { Shim } from '../../src/device/shim.ts';
 import { FakeWorker, promptOf, removeSegments } from './fake-worker.ts';
 import { deadline } from './waiting.ts';
 
@@ -16,6 +17,8 @@ export interface WorkerProcessOptions {
   readonly instanceId: bigint;
   /** Sends one PING after the registration, as a worker does that got through its warm-up. */
   readonly pings: boolean;
+  /** Maps its segments, so that the server can see in /proc whose they are. */
+  readonly mapsSegments?: boolean;
   /** Stores of four chunks that it then sends without waiting for their replies. */
   readonly storeCount?: number;
 }
@@ -25,8 +28,9 @@ export class WorkerProcess {
   readonly #ended: Promise<unknown>;
   readonly #registered: Promise<unknown>;
 
-  constructor({ url, instanceId, pings, storeCount = 0 }: WorkerProcessOptions) {
-    const words = [url, instanceId, pings, storeCount].map(String);
+  constructor(options: WorkerProcessOptions) {
+    const { url, instanceId, pings, mapsSegments = false, storeCount = 0 } = options;
+    const words = [url, instanceId, pings, mapsSegments, storeCount].map(String);
     this.#child = fork(import.meta.filename, words);
     this.#registered = once(this.#child, 'message');
     this.#ended = once(this.#child, 'exit');
@@ -49,10 +53,15 @@ export class WorkerProcess {
 }
 
 async function work(words: readonly string[]): Promise<void> {
-  const [url = '', instanceId = '', pings = '', storeCount = ''] = words;
+  const [url = '', instanceId = '', pings = '', mapsSegments = '', storeCount = ''] = words;
   process.on('disconnect', () => process.exit(0));
   const worker = new FakeWorker(url, { instanceId: BigInt(instanceId) });
   process.on('exit', () => worker.close());
+  if (mapsSegments === 'true') {
+    const shim = Shim.load();
+    for (const { shmName, sizeBytes } of worker.wrappers)
+      await shim.openSegment(shmName, sizeBytes);
+  }
   await worker.register();
   if (pings === 'true') await worker.ping();
   for (let i = 0; i < Number(storeCount); i += 1) void worker.store(promptOf(i, 4));

@@ -265,7 +265,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     }
   }
 
-  /** A copy that outlives its answer makes its instance stuck: nothing starts on it until it ends. */
+  /** A copy that outlives its answer makes its instance stuck until the copy ends. */
   async #superviseCopy(
     instance: KvCacheInstance,
     attempt: Attempt,

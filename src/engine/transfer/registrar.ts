@@ -146,7 +146,7 @@ function checkIdentity(request: RegisterKvCacheRequest): void {
   }
 }
 
-/** The same memory, read the same way, for the same model. */
+/** The same memory of the same process, read the same way, for the same model. */
 function isSameRegistration(a: KvCacheInstance, b: KvCacheInstance): boolean {
   return (
     a.modelName === b.modelName &&
@@ -154,6 +154,7 @@ function isSameRegistration(a: KvCacheInstance, b: KvCacheInstance): boolean {
     a.engineType === b.engineType &&
     JSON.stringify(a.wrappers) === JSON.stringify(b.wrappers) &&
     JSON.stringify(a.handle.mappingIds) === JSON.stringify(b.handle.mappingIds) &&
+    JSON.stringify(a.handle.owner) === JSON.stringify(b.handle.owner) &&
     isSameLayout(a.layout, b.layout)
   );
 }

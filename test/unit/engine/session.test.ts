@@ -64,7 +64,7 @@ function setUp(clock = new VirtualClock()) {
   const bus = new EventBus();
   const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: IDLE_TTL_MS });
 
-  /** A lookup of `chunks` chunks over `ranks` ranks that hits all of them, slots from `first` on. */
+  /** A lookup of `chunks` chunks over `ranks` ranks that hits all, slots from `first` on. */
   function lookup(
     requestId: string,
     options: {

@@ -60,7 +60,7 @@ suite('storage: store and read', (test) => {
     assert.is(l1.usedBytes, 0);
   });
 
-  test('17.2 an object of another shape is no hit, and makes way for the reader to store its own', () => {
+  test("17.2 an object of another shape is no hit, and makes way for the reader's own", () => {
     const { storage, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
     for (const other of [shapeOf(4000), shapeOf(ALIGN_BYTES, 8)]) {
       const keys = keysOf(other.layoutTag, 2);
