@@ -351,8 +351,8 @@ const L1_MEMORY: readonly FlagSpec[] = [
     default: true,
     since: '0.5.0',
     help:
-      'Take memory from the system as it is needed, ahead of use; --no-l1-use-lazy takes all ' +
-      'of it, in the background, right after the start.',
+      'Page-lock L1 for an accelerator bit by bit, in the background. Without an accelerator it ' +
+      'changes nothing: addresses are reserved at the start, pages prepared ahead of use.',
   },
   {
     name: '--l1-init-size-gb',
@@ -364,7 +364,7 @@ const L1_MEMORY: readonly FlagSpec[] = [
     max: SIZE_GIB_MAX,
     unit: 'GiB',
     since: '0.5.0',
-    help: 'How much is taken right after the start when lazy; at most the L1 size.',
+    help: 'How much is page-locked at the start when lazy. Without an accelerator: no effect.',
   },
   {
     name: '--l1-align-bytes',

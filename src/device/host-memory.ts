@@ -14,11 +14,13 @@
  * to the memory hold it (`retain`): closing it under them is a broken invariant of ours.
  */
 import { assert } from '../assert.ts';
-import { MIB } from '../units.ts';
+import { alignUp, MIB } from '../units.ts';
 import type { Handle, Segment, Shim } from './shim.ts';
 
 const WINDOW_BYTES_MIN = 32 * MIB;
 const WINDOW_BYTES_MAX = 256 * MIB;
+/** Every small object would wake the thread up; it works in pieces of this size anyway. */
+const TARGET_STEP_BYTES = 2 * MIB;
 
 export class HostMemory {
   readonly sizeBytes: number;
@@ -27,6 +29,7 @@ export class HostMemory {
   #preparer: Handle | null = null;
   #buffer: ArrayBuffer | null = null;
   #highWaterBytes = 0;
+  #targetBytes = 0;
   #holderCount = 0;
   #isOpen = true;
 
@@ -67,7 +70,10 @@ export class HostMemory {
     this.#highWaterBytes = highWaterBytes;
     this.#preparer ??= this.#shim.openPreparer(this.#segment);
     const windowBytes = Math.min(Math.max(highWaterBytes, WINDOW_BYTES_MIN), WINDOW_BYTES_MAX);
-    const targetBytes = Math.min(highWaterBytes + windowBytes, this.sizeBytes);
+    const wantedBytes = alignUp(highWaterBytes + windowBytes, TARGET_STEP_BYTES);
+    const targetBytes = Math.min(wantedBytes, this.sizeBytes);
+    if (targetBytes === this.#targetBytes) return;
+    this.#targetBytes = targetBytes;
     this.#shim.setPreparerTarget(this.#preparer, highWaterBytes, targetBytes);
   }
 

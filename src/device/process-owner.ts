@@ -89,7 +89,7 @@ async function mapsAll(pid: number, files: readonly FileIdentity[]): Promise<boo
       const { bytesRead } = await maps.read(part, 0, part.length);
       if (bytesRead === 0) return false;
       readBytes += bytesRead;
-      const lines = (rest + part.latin1Slice(0, bytesRead)).split('\n');
+      const lines = (rest + part.toString('latin1', 0, bytesRead)).split('\n');
       rest = lines.pop() as string;
       for (const line of lines) missing.delete(keyOfLine(line));
     }

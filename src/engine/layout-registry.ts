@@ -10,6 +10,7 @@ import type { EngineType, MemoryLayout } from './api.ts';
 export interface RegisteredLayout {
   readonly memoryLayout: MemoryLayout;
   readonly objectSizeBytes: number;
+  readonly isVllm: boolean;
   /** Every tensor-parallel rank reads each object: see `countReaders` in `lookup.ts`. */
   readonly isVllmMla: boolean;
   /** Tags of all layouts that its workers have: pipeline stages differ in their layers. */
@@ -66,8 +67,9 @@ export class LayoutRegistry {
     const key = keyOf(owner.modelName, owner.worldSize);
     const tagCounts = this.#entries.get(key)?.tagCounts ?? new Map<number, number>();
     tagCounts.set(layoutTag, (tagCounts.get(layoutTag) ?? 0) + 1);
-    const isVllmMla = isMla && owner.engineType === 'vllm';
-    const layout = { memoryLayout, objectSizeBytes, isVllmMla, layoutTags: tagCounts };
+    const isVllm = owner.engineType === 'vllm';
+    const isVllmMla = isVllm && isMla;
+    const layout = { memoryLayout, objectSizeBytes, isVllm, isVllmMla, layoutTags: tagCounts };
     this.#entries.set(key, { layout, tagCounts });
   }
 

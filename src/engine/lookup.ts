@@ -8,6 +8,10 @@
  * LOOKUP only acknowledges that the job exists. Whatever is wrong with its key (no worker of that
  * model, a nonsense range, fewer tokens than a chunk) ends as a job with 0 hits: that is what
  * clients can bear (spec engine 3, 9.1; field lessons 10.4, 17.3).
+ *
+ * vLLM looks a request up once. A second LOOKUP while the hits of the first are unread means that
+ * the load has failed and vLLM computes the request anew. Its connector (0.5.0 to 0.5.2) would wait
+ * for ever on another hit: it asks no worker to load twice. So the answer is 0.
  */
 import type { Clock } from '../clock.ts';
 import type { ChunkHasher, ChunkHashes } from '../core/chunk-hasher.ts';
@@ -104,7 +108,9 @@ export class LookupModule implements EngineModule {
         `LOOKUP of ${key.tokens.count} tokens is shorter than one chunk; nothing is cached`,
       );
     }
-    if (!layout || hashes.count === 0) {
+    const isFailedLoad =
+      layout?.isVllm === true && sessions.isLoading(key.requestId, context.connectionId);
+    if (!layout || hashes.count === 0 || isFailedLoad) {
       this.#addEmptyJob(key, context);
       return;
     }

@@ -1,5 +1,6 @@
 /**
- * Drops workers whose process has ended, long before the reaper would (spec field-lessons 4.2, 4.3).
+ * Drops workers whose process has ended, long before the reaper would (spec field-lessons 4.2,
+ * 4.3).
  *
  * A killed engine leaves its KV cache mapped here, and the engine that takes its place may not find
  * the memory to start. Where the owner of the memory is known (`DeviceInstance.owner`), its end is

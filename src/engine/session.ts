@@ -151,6 +151,13 @@ export class SessionTable {
     return share && !share.isConsumed ? share : undefined;
   }
 
+  /** Hits of an earlier lookup were delivered, and have been neither read nor given back. */
+  isLoading(requestId: string, connectionId: number): boolean {
+    const shares = this.#sessions.get(requestId)?.shares ?? [];
+    const own = shares.find((s) => s.scope.connectionId === connectionId);
+    return own?.isConsumed === true && own.isHolding;
+  }
+
   /** Marks a result as delivered. A session that holds nothing more is forgotten. */
   consumeResult(requestId: string, share: LookupShare): void {
     share.isConsumed = true;

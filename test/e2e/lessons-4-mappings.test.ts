@@ -1,14 +1,21 @@
 /**
- * Memory of workers that the server has mapped (spec field-lessons 4). The early release of dead
- * owners (4.2, 4.3) comes with the transfers issue; the reap time is in lessons-5-silence.
+ * Memory of workers that the server has mapped (spec field-lessons 4). The reap time is in
+ * lessons-5-silence. A worker process is a visible owner only if it maps its segments.
  */
 import * as assert from 'uvu/assert';
 import { endSession, hitsOf, lookup, promptOf } from '../support/fake-worker.ts';
 import { rejects } from '../support/rejects.ts';
-import { expectCalm, scenario } from '../support/scenario.ts';
+import { expectCalm, isFullRun, scenario } from '../support/scenario.ts';
 import { suite } from '../support/suite.ts';
+import { passTime, until } from '../support/waiting.ts';
+
+const REAP_SECONDS = 30;
+const GONE_WITHIN_MS = 10_000;
+const FIRST_ID = 2n ** 62n;
 
 const segmentsOf = (pid: number) => `lmcache_kv_${pid}_`;
+
+type OwnerPids = Readonly<Record<string, { readonly owner_pid: number | null }>>;
 
 suite('lesson 4: mappings', (test) => {
   test(
@@ -44,6 +51,53 @@ suite('lesson 4: mappings', (test) => {
       assert.is(typeof ((await again.json()) as { error: unknown }).error, 'string');
       await expectCalm(server);
     }),
+  );
+
+  for (const pings of [true, false]) {
+    const title = pings
+      ? '4.2 a killed worker is unmapped in seconds, with a reap time of two minutes'
+      : '4.3 a worker that is killed before its first PING is unmapped in seconds, too';
+    test(
+      title,
+      scenario(async (s) => {
+        const server = await s.serve();
+        const [instanceId, invisibleId] = [FIRST_ID, FIRST_ID + 1n];
+        const common = { url: server.url, pings };
+        const killed = await s.workerProcess({ ...common, instanceId, mapsSegments: true });
+        const invisible = await s.workerProcess({ ...common, instanceId: invisibleId });
+        const known = (await server.status()).cache_context_meta as OwnerPids;
+        assert.is(known[String(instanceId)]?.owner_pid, killed.pid);
+        assert.is(known[String(invisibleId)]?.owner_pid, null);
+        await killed.kill();
+        await invisible.kill();
+        const isUnmapped = () => server.mappedSegments(segmentsOf(killed.pid)).length === 0;
+        await until(isUnmapped, GONE_WITHIN_MS, 'unmapped');
+        const left = Object.keys((await server.status()).cache_context_meta);
+        assert.equal(left, [String(invisibleId)], 'whose owner is not visible has the reap time');
+        assert.is(server.mappedSegments(segmentsOf(invisible.pid)).length, 2);
+        assert.is(server.linesWith(/Process \d+ has ended: its instance/).length, 1);
+        await expectCalm(server);
+      }),
+    );
+  }
+
+  test(
+    '4.3 a worker that lives and says nothing after its registration stays',
+    scenario(async (s) => {
+      const server = await s.serve({ '--worker-reap-timeout-seconds': REAP_SECONDS });
+      const idle = await s.workerProcess({
+        url: server.url,
+        instanceId: FIRST_ID,
+        pings: false,
+        mapsSegments: true,
+      });
+      // Several looks at its process; in a full run also the reap time and the reaper's interval.
+      await passTime(isFullRun ? REAP_SECONDS * 1250 + 2000 : 3000);
+      assert.equal(Object.keys((await server.status()).cache_context_meta), [String(FIRST_ID)]);
+      assert.is(server.mappedSegments(segmentsOf(idle.pid)).length, 2);
+      await expectCalm(server);
+    }),
+    60_000,
   );
 
   test(

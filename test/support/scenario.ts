@@ -76,6 +76,7 @@ export class Scenario {
       if (hasPassed) await server.stop();
       else if (!server.hasEnded) await server.kill();
     }
+    for (const server of this.#servers) server.removeSegments();
   }
 }
 

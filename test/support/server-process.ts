@@ -66,12 +66,14 @@ export interface ServerStatus {
 export class ServerProcess {
   readonly ports: Ports;
   readonly #child: ChildProcess;
+  readonly #shmName: string;
   readonly #ended: Promise<number | null>;
   #output = '';
 
-  private constructor(child: ChildProcess, ports: Ports) {
+  private constructor(child: ChildProcess, ports: Ports, shmName: string) {
     this.ports = ports;
     this.#child = child;
+    this.#shmName = shmName;
     const append = (part: Buffer) => {
       this.#output += part.toString();
     };
@@ -114,7 +116,7 @@ export class ServerProcess {
       env: { ...process.env, ...options.env },
       stdio: ['ignore', 'pipe', 'pipe'],
     });
-    return new ServerProcess(child, ports);
+    return new ServerProcess(child, ports, String(flags['--shm-name'] ?? ''));
   }
 
   get pid(): number {
@@ -202,5 +204,14 @@ export class ServerProcess {
   async kill(): Promise<void> {
     this.#child.kill('SIGKILL');
     await this.exitCode();
+  }
+
+  /** What a killed server leaves: a failed test must not fill the machine. */
+  removeSegments(): void {
+    const named = `lmcache_l1_pool_${this.#shmName}`;
+    for (const name of fs.readdirSync('/dev/shm')) {
+      const isOwn = name === named || name === `lmcache_l1_pool_${this.pid}`;
+      if (isOwn) fs.rmSync(`/dev/shm/${name}`, { force: true });
+    }
   }
 }

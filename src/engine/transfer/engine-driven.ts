@@ -35,6 +35,7 @@ import type {
   RequestOf,
 } from '../api.ts';
 import {
+  type DropReason,
   type EngineDrivenInstance,
   type InstanceRegistry,
   PROCESS_ID_BOUND,
@@ -53,6 +54,13 @@ import { WorkerTransports } from './worker-transports.ts';
 
 /** Part of L1 that slots of stopped workers may keep out of use. */
 const QUARANTINE_SHARE = 0.05;
+/** A worker that left like this uses none of its slots any more. */
+const HARMLESS_REASONS: ReadonlySet<DropReason> = new Set<DropReason>([
+  'unregistered',
+  'replaced',
+  'owner-gone',
+  'shutdown',
+]);
 const NO_DATA = new Uint8Array(0);
 
 export interface EngineDrivenTransferOptions {
@@ -102,9 +110,8 @@ export class EngineDrivenTransferModule implements EngineModule {
     });
     instances.onDrop(({ kind, instanceId }, reason) => {
       if (kind !== 'engine-driven') return;
-      const isDone = reason === 'unregistered' || reason === 'replaced' || reason === 'shutdown';
       this.#transports.forget(instanceId);
-      this.#slots.dropInstance(instanceId, isDone);
+      this.#slots.dropInstance(instanceId, HARMLESS_REASONS.has(reason));
     });
     this.handlers = {
       REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: (request) => this.#registrar.register(request),

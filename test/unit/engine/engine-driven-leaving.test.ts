@@ -35,6 +35,12 @@ suite('a worker that leaves between PREPARE and COMMIT', (test) => {
     house.assertClean();
   });
 
+  test('its process has ended: free at once, too', async () => {
+    const { house } = await openBoth();
+    await house.instances.drop(WORKER, 'owner-gone');
+    house.assertClean();
+  });
+
   test('its late commit after UNREGISTER is refused', async () => {
     const { house, written } = await openBoth();
     await house.unregister();

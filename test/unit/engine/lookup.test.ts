@@ -23,7 +23,7 @@ interface KeyOptions {
   readonly requestId?: string;
 }
 
-function setUp(layout: { isVllmMla: boolean } = { isVllmMla: false }) {
+function setUp(kind: { isVllm?: boolean; isVllmMla?: boolean } = {}) {
   const house = buildL1House({ sizeBytes: 256 * ALIGN_BYTES });
   const { core, storage, clock, bus, log } = house;
   const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: 600_000 });
@@ -34,7 +34,9 @@ function setUp(layout: { isVllmMla: boolean } = { isVllmMla: false }) {
             memoryLayout: { shapes: [], dtypes: [] },
             objectSizeBytes: ALIGN_BYTES,
             layoutTags: LAYOUT_TAGS,
-            ...layout,
+            isVllm: false,
+            isVllmMla: false,
+            ...kind,
           }
         : undefined,
   };
@@ -112,6 +114,40 @@ suite('lookup', (test) => {
     assert.is(house.l1.statistics().readLockedCount, 3, 'still held for the retrieve');
     house.lookup.handlers.END_SESSION!({ requestId: REQUEST_ID }, from(), LIVE_ATTEMPT);
     assert.is(house.l1.statistics().readLockedCount, 0);
+  });
+
+  test('vLLM asking again while its hits are unread finds nothing: its load has failed', () => {
+    const house = setUp({ isVllm: true });
+    storePrompt(house, 3);
+    look(house, { tokenCount: 3 * CHUNK });
+    assert.is(query(house), 3);
+    look(house, { tokenCount: 3 * CHUNK });
+    assert.is(query(house), 0);
+    assert.is(house.l1.statistics().readLockedCount, 0);
+    house.lookup.handlers.END_SESSION!({ requestId: REQUEST_ID }, from(), LIVE_ATTEMPT);
+    look(house, { tokenCount: 3 * CHUNK });
+    assert.is(query(house), 3, 'a new request may have the same id');
+  });
+
+  test('vLLM asking again after its hits were given back finds them again', () => {
+    const house = setUp({ isVllm: true });
+    storePrompt(house, 3);
+    look(house, { tokenCount: 3 * CHUNK });
+    assert.is(query(house), 3);
+    const key = keyOf(house, { tokenCount: 3 * CHUNK });
+    house.lookup.handlers.FREE_LOOKUP_LOCKS!({ key, tpSize: 1 }, from(), LIVE_ATTEMPT);
+    look(house, { tokenCount: 3 * CHUNK });
+    assert.is(query(house), 3);
+  });
+
+  test('another engine may ask again: it finds and holds them once', () => {
+    const house = setUp();
+    storePrompt(house, 3);
+    for (let round = 0; round < 2; round += 1) {
+      look(house, { tokenCount: 3 * CHUNK });
+      assert.is(query(house), 3);
+      assert.is(house.l1.statistics().readLockedCount, 3);
+    }
   });
 
   test('a chunk counts when every rank has it, and only whole chunks are held', () => {
