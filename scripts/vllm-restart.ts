@@ -2,13 +2,14 @@
  * One vLLM, one kvd that dies and comes back between two requests.
  *
  * What the drivers do not look at: a restart so fast that no heartbeat fails, the same prompt
- * before and after it, tenants (salts), chunks that vanish between a lookup and its load, requests
- * side by side, and what is left in kvd afterwards. Outputs are compared with those of a salt that
+ * before and after it, tenants (salts), loads that fail after their lookup has found everything,
+ * requests side by side, and what is left in kvd afterwards. Outputs are compared with those of a salt that
  * nobody else uses, which no cache can serve.
  *
  *   ask P          computed, stored            ask P again     1024 tokens from kvd
  *   kvd killed and started at once             ask P           computed, same tokens
  *   two heartbeats                             ask P, ask P    stored again, served again
+ *   ask P; workers held up before the load     computed, same tokens
  *   ask P; cleared before the load             computed, same tokens: the strict mode
  *   requests side by side with P's beginning   same tokens as without a cache
  *   vLLM ends                                  kvd holds no session, no lock, no worker
@@ -35,6 +36,8 @@ const SIDE_BY_SIDE = 4;
 const REREGISTRATION_MS = 3 * HEARTBEAT_SECONDS * 1000;
 const CLEAN_UP_MS = 5000;
 const LOOKUP_MS = 20_000;
+/** A heartbeat begins within one interval and is given up after another. */
+const GIVE_UP_MS = (2 * HEARTBEAT_SECONDS + 1) * 1000;
 /**
  * Nobody says goodbye: vLLM kills its workers. kvd sees it by itself where the names of the mapped
  * segments tell the process; else a worker is dropped when its heartbeats stay away.
@@ -138,7 +141,13 @@ async function checkCache(world: World): Promise<void> {
   expect('served again after the restart', await engine.ask(prompt), CACHED_TOKENS);
 
   await engine.forgetPrefixes();
-  expect('lost between lookup and load', await askAndLose(world, prompt), 0);
+  expect('held up before the load', await askAndHoldUp(world, prompt), 0);
+  await pause(REREGISTRATION_MS);
+  await engine.forgetPrefixes();
+  expect('served again after the hold-up', await engine.ask(prompt), CACHED_TOKENS);
+
+  await engine.forgetPrefixes();
+  expect('lost before the load', await askAndLose(world, prompt), 0);
   await pause(REREGISTRATION_MS);
   await engine.forgetPrefixes();
   await engine.ask(prompt);
@@ -148,13 +157,29 @@ async function checkCache(world: World): Promise<void> {
 }
 
 /** Asks, and clears kvd after the lookup has found everything and before a worker can load. */
-async function askAndLose({ engine, kvd, gate, check }: World, prompt: number[]): Promise<Answer> {
+async function askAndLose(world: World, prompt: readonly number[]): Promise<Answer> {
+  return await askAndHold(world, prompt, () => world.kvd.clear());
+}
+
+/**
+ * Asks, and lets no worker reach kvd for so long that it gives up: the chunks are still there when
+ * vLLM looks the request up again.
+ */
+async function askAndHoldUp(world: World, prompt: readonly number[]): Promise<Answer> {
+  return await askAndHold(world, prompt, () => pause(GIVE_UP_MS));
+}
+
+async function askAndHold(
+  { engine, kvd, gate, check }: World,
+  prompt: readonly number[],
+  meanwhile: () => Promise<void>,
+): Promise<Answer> {
   const releases = (await kvd.workers()).map((worker) => gate.hold(worker));
   const answer = engine.ask(prompt);
   const isFound = async (): Promise<boolean> =>
     ((await kvd.status()).storage_manager.l1_manager['read_locked_count'] ?? 0) > 0;
-  check('lost between lookup and load: was found', await waitFor(isFound, LOOKUP_MS));
-  await kvd.clear();
+  check('the lookup has found it', await waitFor(isFound, LOOKUP_MS));
+  await meanwhile();
   for (const release of releases) release();
   return await answer;
 }

@@ -59,8 +59,6 @@ KV_EXPORT int64_t kv_segment_create(const char *name, uint64_t size_bytes, uint3
                                     uint32_t flags);
 /* Reserves anonymous memory; pages come when they are touched. */
 KV_EXPORT int64_t kv_memory_reserve(uint64_t size_bytes, uint32_t flags);
-/* Asks for huge pages where memory of this process is touched first. Cannot fail to matter. */
-KV_EXPORT void kv_memory_advise_huge(uint64_t address, uint64_t size_bytes);
 /* Fills out[4] = { base, size_bytes, device, inode }. */
 KV_EXPORT void kv_segment_describe(const struct kv_segment *segment, uint64_t *out);
 /* Unmaps, closes and frees the handle. No job may refer to it any more. [blocks] */

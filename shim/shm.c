@@ -181,14 +181,6 @@ int64_t kv_memory_reserve(uint64_t size_bytes, uint32_t flags) {
   return segment_handle(base, size_bytes, -1, NULL);
 }
 
-void kv_memory_advise_huge(uint64_t address, uint64_t size_bytes) {
-  /* Whole huge pages only: what lies beside them belongs to others. */
-  uint64_t base = (address + HUGE_PAGE_BYTES - 1) & ~(HUGE_PAGE_BYTES - 1);
-  uint64_t end = (address + size_bytes) & ~(HUGE_PAGE_BYTES - 1);
-  /* Where the kernel has none, small pages do as well. */
-  if (end > base) (void)madvise((void *)(uintptr_t)base, end - base, MADV_HUGEPAGE);
-}
-
 void kv_segment_describe(const struct kv_segment *segment, uint64_t *out) {
   out[0] = (uint64_t)(uintptr_t)segment->base;
   out[1] = segment->size_bytes;

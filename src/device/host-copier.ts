@@ -100,8 +100,6 @@ export class HostCopier {
     const { shim, pool, alignBytes } = this.#options;
     const buffer = new Uint8Array((copies[0] as HostTensorCopy).bytes.buffer);
     const plan = this.#createPlan(job, stride, buffer);
-    // The buffer of a reply is new: without this a third of the copy is page faults.
-    if (job.direction === 'from-l1') shim.adviseHugePages(shim.addressOf(buffer), buffer.length);
     let lane: Handle | null = null;
     try {
       lane = pool.openLane();

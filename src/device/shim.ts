@@ -98,9 +98,6 @@ function declareFunctions(library: LibraryHandle) {
     memoryReserve: declare<[number, number], Handle>(
       'int64_t kv_memory_reserve(uint64_t size, uint32_t flags)',
     ),
-    memoryAdviseHuge: declare<[bigint, number], void>(
-      'void kv_memory_advise_huge(uint64_t address, uint64_t size)',
-    ),
     segmentDescribe: declare<[Handle, BigUint64Array], void>(
       'void kv_segment_describe(uint64_t segment, _Out_ uint64_t *out)',
     ),
@@ -318,11 +315,6 @@ export class Shim {
   /** Address of the buffer's bytes. They do not move, but the caller must keep the buffer alive. */
   addressOf(buffer: Uint8Array): bigint {
     return koffi.address(buffer);
-  }
-
-  /** Fewer faults where a large new buffer is filled. */
-  adviseHugePages(address: bigint, sizeBytes: number): void {
-    this.#calls.memoryAdviseHuge(address, sizeBytes);
   }
 
   /** Bytes of foreign memory. The caller detaches the buffer before the memory goes away. */

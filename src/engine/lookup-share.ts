@@ -63,11 +63,6 @@ export class LookupShare {
     return this.task.result?.chunkCount ?? null;
   }
 
-  /** Somebody has still to read what it holds, or to give it back. */
-  get isHolding(): boolean {
-    return this.#remaining.some((count) => count > 0);
-  }
-
   get sizeBytes(): number {
     return this.#slots.byteLength + this.#remaining.byteLength;
   }

@@ -9,9 +9,9 @@
  * model, a nonsense range, fewer tokens than a chunk) ends as a job with 0 hits: that is what
  * clients can bear (spec engine 3, 9.1; field lessons 10.4, 17.3).
  *
- * vLLM looks a request up once. A second LOOKUP while the hits of the first are unread means that
- * the load has failed and vLLM computes the request anew. Its connector (0.5.0 to 0.5.2) would wait
- * for ever on another hit: it asks no worker to load twice. So the answer is 0.
+ * vLLM looks a request up once. If it asks again after hits, the load has failed for it and the
+ * request is scheduled anew. Its connector (0.5.0 to 0.5.2) asks no worker to load twice, so it
+ * would wait for ever on another hit: the answer is 0, and vLLM computes.
  */
 import type { Clock } from '../clock.ts';
 import type { ChunkHasher, ChunkHashes } from '../core/chunk-hasher.ts';
@@ -109,7 +109,7 @@ export class LookupModule implements EngineModule {
       );
     }
     const isFailedLoad =
-      layout?.isVllm === true && sessions.isLoading(key.requestId, context.connectionId);
+      layout?.isVllm === true && sessions.hasDeliveredHits(key.requestId, context.connectionId);
     if (!layout || hashes.count === 0 || isFailedLoad) {
       this.#addEmptyJob(key, context);
       return;

@@ -151,11 +151,11 @@ export class SessionTable {
     return share && !share.isConsumed ? share : undefined;
   }
 
-  /** Hits of an earlier lookup were delivered, and have been neither read nor given back. */
-  isLoading(requestId: string, connectionId: number): boolean {
+  /** This connection has been told of hits in this session. */
+  hasDeliveredHits(requestId: string, connectionId: number): boolean {
     const shares = this.#sessions.get(requestId)?.shares ?? [];
     const own = shares.find((s) => s.scope.connectionId === connectionId);
-    return own?.isConsumed === true && own.isHolding;
+    return own?.isConsumed === true && own.hitChunkCount !== 0;
   }
 
   /** Marks a result as delivered. A session that holds nothing more is forgotten. */

@@ -45,7 +45,7 @@ import { InlineTransfer } from './inline-transfer.ts';
 import type { InlineWriter } from './inline-writer.ts';
 import type { NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
-import { compactSlots, describeSlots, joinSlots, NO_SLOTS, type SlotList } from './slot-lists.ts';
+import { compactSlots, describeSlots, NO_SLOTS } from './slot-lists.ts';
 import { chunkTensorOf } from './worker-layout.ts';
 import { WorkerRegistrar } from './worker-registrar.ts';
 import { type KeyedRequest, openTransfer, WorkerRequests } from './worker-requests.ts';
@@ -238,28 +238,22 @@ export class EngineDrivenTransferModule implements EngineModule {
     const hashes = await this.#requests.hash(request);
     const { instance, keys, identity } = this.#requests.check(request, hashes);
     this.#transports.learn(instanceId, 'inline');
-    const pending = this.#slots.takeWritesOfKey(instanceId, identity);
-    const sizeBytes = instance.layout.objectSizeBytes;
-    let list: SlotList;
-    try {
-      if (data.kind === 'malformed') {
-        throw new KvdError('ERR_WIRE_PAYLOAD', `data of COMMIT_STORE: ${data.reason}`);
-      }
-      const missing =
-        keys.chunkCount === 0
-          ? NO_SLOTS
-          : compactSlots(storage.reserveStore(keys, instance.layout));
-      list = joinSlots([...pending, missing]);
-    } catch (error) {
-      for (const write of pending) storage.discardStore(write.slots);
-      throw error;
+    // Nobody fills the slots that a PREPARE_STORE has reserved for this data: begin anew.
+    for (const write of this.#slots.takeWritesOfKey(instanceId, identity)) {
+      storage.discardStore(write.slots);
     }
+    if (data.kind === 'malformed') {
+      throw new KvdError('ERR_WIRE_PAYLOAD', `data of COMMIT_STORE: ${data.reason}`);
+    }
+    const { layout } = instance;
+    const list =
+      keys.chunkCount === 0 ? NO_SLOTS : compactSlots(storage.reserveStore(keys, layout));
     const storedCount = await this.#inline.store(chunkTensorOf(instance), list, data.tensors);
     this.#storeCount += 1;
     this.#report('mp.store.end', {
       requestId: key.requestId,
       tokenCount: key.endToken - key.startToken,
-      sizeBytes: storedCount * sizeBytes,
+      sizeBytes: storedCount * layout.objectSizeBytes,
       startMs,
     });
     return storedCount === list.slots.length;

@@ -29,14 +29,6 @@ export function compactSlots({ slots, offsets }: Places): SlotList {
   };
 }
 
-export function joinSlots(lists: readonly SlotList[]): SlotList {
-  return {
-    slots: Uint32Array.from(lists.flatMap(({ slots }) => [...slots])),
-    offsets: Float64Array.from(lists.flatMap(({ offsets }) => [...offsets])),
-    chunkIndices: lists.flatMap(({ chunkIndices }) => chunkIndices),
-  };
-}
-
 /** As the worker is told. */
 export function describeSlots(
   instance: EngineDrivenInstance,

@@ -117,7 +117,7 @@ export class WorkerSlots {
     return true;
   }
 
-  /** The writes of a key, to be filled with data that came inline. */
+  /** The writes of a key whose data came inline; their slots are the caller's to give back. */
   takeWritesOfKey(instanceId: InstanceId, identity: string): PendingTransfer[] {
     this.sweep();
     return this.#writes.takeKey(instanceId, identity);

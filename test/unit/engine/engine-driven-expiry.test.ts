@@ -184,7 +184,7 @@ suite('a read whose time is over', (test) => {
     house.clock.advance(READ_TTL_MS);
     assert.is(house.status['pending_read_count'], 0);
     assert.is(house.status['quarantined_transfer_count'], 1);
-    house.storage.clear(true);
+    await house.storage.clear(true);
     await house.prepareStore(house.key(2, 38), OTHER);
     assert.equal(
       house.read(slots),

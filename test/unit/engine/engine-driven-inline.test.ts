@@ -206,10 +206,20 @@ suite('a worker that cannot map the segment it was offered', (test) => {
     const key = house.key(1, 3);
     // state: chunk 0 resident, chunks 1 and 2 pending
     assert.equal((await house.prepareStore(key)).context.chunk_indices, [1, 2]);
-    house.storage.clear(false);
+    await house.storage.clear(false);
     // state: chunk 0 gone
     assert.is(await house.commitStore(key, tensors(2, 3)), true);
     assert.is(await house.hits(key), 3);
+    house.assertClean();
+  });
+
+  test('... also when all of it was cleared meanwhile', async () => {
+    const house = await open();
+    const key = house.key(1, 2);
+    await house.prepareStore(key);
+    await house.storage.clear(true);
+    assert.is(await house.commitStore(key, tensors(1, 2)), true);
+    assert.is(await house.hits(key), 2);
     house.assertClean();
   });
 

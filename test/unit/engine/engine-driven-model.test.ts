@@ -196,7 +196,9 @@ const steps = fc.oneof(
   step(2, 'ping', (model, of) => void model.house.instances.ping(idOf(of))),
   step(2, 'wait', (model, _, choice) => model.house.clock.advance((choice + 1) * 100)),
   step(2, 'wait a TTL', (model) => model.house.clock.advance(WRITE_TTL_MS)),
-  step(1, 'clear', (model, _, choice) => void model.house.storage.clear(choice < 50)),
+  step(1, 'clear', async (model, _, choice) => {
+    await model.house.storage.clear(choice < 50);
+  }),
 );
 
 /** Refusals are as good an answer as any here; broken rules of ours are not. */

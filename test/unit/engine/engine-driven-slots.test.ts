@@ -150,7 +150,7 @@ suite('COMMIT_STORE of slots', (test) => {
     const house = await open();
     const key = house.key(1, 2);
     await house.prepareStore(key);
-    house.storage.clear(true);
+    await house.storage.clear(true);
     assert.is(await house.commitStore(key), false);
     assert.is(await house.hits(key), 0);
     house.assertClean();
@@ -190,7 +190,7 @@ suite('repeated PREPARE_STORE', (test) => {
     // state: chunk 2 pending, its reply got lost
     assert.equal((await house.prepareStore(key)).context.chunk_indices, [2]);
     // state: chunks 0, 1 gone again
-    house.storage.clear(false);
+    await house.storage.clear(false);
     const { context } = await house.prepareStore(key);
     assert.equal(context.chunk_indices, [0, 1]);
     house.fill(context, 2);
@@ -254,7 +254,7 @@ suite('PREPARE_RETRIEVE and COMMIT_RETRIEVE over slots', (test) => {
     const key = house.key(1, 3);
     await house.store(key, 1);
     const { slots } = (await house.prepareRetrieve(key)).context;
-    house.storage.clear(true);
+    await house.storage.clear(true);
     assert.equal((await house.prepareStore(house.key(2, 1))).context.slots, []);
     assert.equal(
       house.read(slots),
