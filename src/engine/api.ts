@@ -285,12 +285,18 @@ export interface EngineModule {
   close(): Promise<void>;
 }
 
-/** The door's side of the dispatch: value when the handler is synchronous, else a promise. */
+/**
+ * The door's side of the dispatch: value when the handler is synchronous, else a promise.
+ *
+ * After a promise `onSettled` runs when the handler needs the request's bytes no more, which can be
+ * long after the answer (a deadline). After a value they are not needed any more.
+ */
 export interface RequestSink {
   dispatch<N extends OperationName>(
     name: N,
     request: RequestOf<N>,
     context: RequestContext,
+    onSettled?: () => void,
   ): ReplyOf<N> | Promise<ReplyOf<N>>;
   /**
    * The door refuses a request that it has decoded (shutdown, overload). Returns what the client is

@@ -172,6 +172,7 @@ export class Dispatcher implements RequestSink {
     name: N,
     request: RequestOf<N>,
     context: RequestContext,
+    onSettled?: () => void,
   ): ReplyOf<N> | Promise<ReplyOf<N>> {
     const counters = this.#countersOf(name);
     counters.requestCount += 1;
@@ -185,6 +186,7 @@ export class Dispatcher implements RequestSink {
       const attempt = new DispatchedAttempt(this.#options.clock.preciseMs());
       const result = this.#start(name, request, context, attempt, handler);
       if (!(result instanceof Promise)) return result;
+      if (onSettled) result.then(onSettled, onSettled);
       return this.#track(name, request, context, attempt, result);
     } catch (error) {
       const isOwn = error instanceof DispatchRefusal;

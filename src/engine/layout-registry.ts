@@ -42,12 +42,13 @@ interface Entry {
 /**
  * A number for what the bytes of an object mean: shapes and dtypes of its parts. Workers of one
  * model that differ in it must not read each other's objects, even if these have the same size
- * (field lessons 17.2). A leading dimension of 1 means nothing.
+ * (field lessons 17.2). Leading dimensions of 1 mean nothing.
  */
 export function layoutTagOf({ shapes, dtypes }: MemoryLayout): number {
-  const parts = shapes.map(
-    (shape, i) => `${dtypes[i]}[${shape[0] === 1 ? shape.slice(1) : shape}]`,
-  );
+  const parts = shapes.map((shape, i) => {
+    const significant = shape.findIndex((size) => size !== 1);
+    return `${dtypes[i]}[${shape.slice(Math.max(0, significant))}]`;
+  });
   let tag = 0x811c9dc5; // FNV-1a
   for (const byte of new TextEncoder().encode(parts.join(';'))) {
     tag = Math.imul(tag ^ byte, 0x01000193) >>> 0;

@@ -168,6 +168,8 @@ export class SessionTable {
 
   /** Remembers which chunks a transfer named, for the recency touch at the end of the session. */
   recordTransfer(requestId: string, hashes: ChunkHashes): void {
+    // A worker's transfer may come after its scheduler's END_SESSION: that begins nothing new.
+    if (!this.#sessions.has(requestId)) return;
     const session = this.#use(requestId);
     const { touched } = session;
     if (touched && hashes.count >= touched.chunkCount) {

@@ -35,7 +35,12 @@ import { Admission } from './admission.ts';
 import { type Connection, ConnectionTable } from './connections.ts';
 import { type Dialect, type DialectName, dialectOf, offeredDialects } from './dialect.ts';
 import { removeIpcPath } from './endpoints.ts';
-import { FIRST_PAYLOAD, type OperationFrame, readOperationFrame } from './frames.ts';
+import {
+  FIRST_PAYLOAD,
+  type OperationFrame,
+  readOperationFrame,
+  releasePayloads,
+} from './frames.ts';
 import { LoopProbe } from './loop-probe.ts';
 import { Outbox } from './outbox.ts';
 import { bareReply, exceptionReply } from './reply.ts';
@@ -254,16 +259,19 @@ export class Router {
     const accepted: Accepted = { connection, uid, op, operation, request };
     const refusal = this.#admission.refusalOf(operation, connection);
     if (refusal) this.#refuseDecoded(accepted, sink, refusal);
-    else this.#dispatch(accepted, sink);
+    else this.#dispatch(accepted, sink, frames);
   }
 
-  #dispatch(accepted: Accepted, sink: RequestSink): void {
+  #dispatch(accepted: Accepted, sink: RequestSink, frames: Buffer[]): void {
     const { connection, operation, request } = accepted;
+    // Copies out of an inline payload may still run when its handler has given up.
+    const release = operation.name === 'COMMIT_STORE' ? () => {} : () => releasePayloads(frames);
     let result: unknown;
     try {
-      result = sink.dispatch(operation.name, request, connection.context);
+      result = sink.dispatch(operation.name, request, connection.context, release);
     } catch (error) {
       this.#refuse(accepted, error);
+      release();
       return;
     }
     if (result instanceof Promise) {
@@ -275,6 +283,7 @@ export class Router {
       );
     } else {
       this.#answer(accepted, result);
+      release();
     }
   }
 
