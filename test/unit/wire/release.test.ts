@@ -45,8 +45,8 @@ suite('released payloads', (test) => {
   test('a synchronous handler sees its tokens, and they are gone with the answer', async () => {
     const seen: { tokens: Uint8Array; byteLength: number }[] = [];
     const house = await openWireHouse({
-      LOOKUP: ({ key }) => {
-        const tokens = key.tokens.bytes;
+      LOOKUP: (request) => {
+        const tokens = (request as RequestOf<'LOOKUP'>).key.tokens.bytes;
         seen.push({ tokens, byteLength: tokens.byteLength });
       },
     });
