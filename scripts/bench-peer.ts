@@ -3,7 +3,7 @@
  *
  * kvd beside the reference: for each part of the benchmark driver first the one, then the other,
  * within the same minutes on the same machine. Only ratios mean anything; the table shows those of
- * docs/performance.md with their targets. Raw results go to bench/results/peer-<date>.json.
+ * docs/performance.md with their targets. Raw results go to build/bench/peer-<date>.json.
  *
  * Net times: what the driver measures against an echo server (`floor`, run together with the
  * latencies) is taken off, once per round trip and at the size of the request.
@@ -276,7 +276,7 @@ function main(): number {
   fs.rmSync(folder, { recursive: true });
   const rows = allRows(results);
   const date = new Date().toISOString().slice(0, 16).replace('T', '-').replace(':', '');
-  const file = path.join(ROOT, `bench/results/peer-${date}.json`);
+  const file = path.join(ROOT, `build/bench/peer-${date}.json`);
   fs.mkdirSync(path.dirname(file), { recursive: true });
   const machine = { cpu: os.cpus()[0]?.model, cores: os.cpus().length, kernel: os.release() };
   fs.writeFileSync(file, `${JSON.stringify({ machine, commands, rows, results }, null, 1)}\n`);
