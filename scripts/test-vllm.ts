@@ -207,7 +207,7 @@ async function main(args: readonly string[]): Promise<number> {
   const drivers = root && path.join(root, 'vllm');
   if (!drivers || !fs.existsSync(path.join(drivers, 'run_e2e.sh'))) {
     console.log(
-      'test:vllm: skipped: there is no ../shared/conformance/vllm and KVD_CONFORMANCE_DIR is not set',
+      'test:vllm: skipped: there is no ../shared/conformance/vllm and no KVD_CONFORMANCE_DIR',
     );
     return 0;
   }

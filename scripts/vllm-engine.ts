@@ -16,6 +16,7 @@ import { DRIVER_ENVIRONMENT, ROOT } from './reference.ts';
 export const HEARTBEAT_SECONDS = 5;
 
 const POLL_MS = 100;
+const PROBE_MS = 2000;
 /** vLLM takes 20 to 40 s on two quiet cores. */
 const ENGINE_START_MS = 240_000;
 const KVD_START_MS = 20_000;
@@ -96,9 +97,10 @@ const ENGINE_ENVIRONMENT: NodeJS.ProcessEnv = {
 
 async function isOk(url: string): Promise<boolean> {
   try {
-    return (await fetch(url)).ok;
+    // vLLM listens long before it answers.
+    return (await fetch(url, { signal: AbortSignal.timeout(PROBE_MS) })).ok;
   } catch {
-    // Nobody listens yet.
+    // Nobody listens, or nobody answers yet.
     return false;
   }
 }

@@ -3,8 +3,8 @@
  *
  * What the drivers do not look at: a restart so fast that no heartbeat fails, the same prompt
  * before and after it, tenants (salts), loads that fail after their lookup has found everything,
- * requests side by side, and what is left in kvd afterwards. Outputs are compared with those of a salt that
- * nobody else uses, which no cache can serve.
+ * requests side by side, and what is left in kvd afterwards. Outputs are compared with those of a
+ * salt that nobody else uses, which no cache can serve.
  *
  *   ask P          computed, stored            ask P again     1024 tokens from kvd
  *   kvd killed and started at once             ask P           computed, same tokens

@@ -201,6 +201,14 @@ suite('session ledger', (test) => {
     assert.is(storage.held.get(10), 1);
   });
 
+  test('a transfer that comes after the end of its session begins none', () => {
+    const { sessions, lookup } = setUp();
+    lookup('r', { chunks: 1 }).finish();
+    assert.is(sessions.end('r'), true);
+    sessions.recordTransfer('r', hashesOf(1));
+    assert.is(sessions.sessionCount, 0);
+  });
+
   test('one sweep ends all idle sessions, in slices', () => {
     const { sessions, storage, lookup, clock } = setUp(new BusyClock());
     const count = 10_000;
