@@ -258,8 +258,10 @@ export class Router {
     }
     const accepted: Accepted = { connection, uid, op, operation, request };
     const refusal = this.#admission.refusalOf(operation, connection);
-    if (refusal) this.#refuseDecoded(accepted, sink, refusal);
-    else this.#dispatch(accepted, sink, frames);
+    if (refusal) {
+      this.#refuseDecoded(accepted, sink, refusal);
+      releasePayloads(frames);
+    } else this.#dispatch(accepted, sink, frames);
   }
 
   #dispatch(accepted: Accepted, sink: RequestSink, frames: Buffer[]): void {

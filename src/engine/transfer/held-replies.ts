@@ -7,6 +7,7 @@
  *
  *   failure ──▶ hold ──▶ next PING: false ──▶ 100 ms ──▶ the failure is answered
  *                 └────── no PING for 15 s ────────────▶ the failure is answered
+ *                 └────── 4096 are held already ───────▶ no answer, the next PING says false
  *                 └────── the server shuts down ───────▶ no answer: the worker will find it gone
  *
  * A held reply blocks nobody: the dispatch goes on with the connection's next request.
@@ -20,14 +21,18 @@ import type { InstanceRegistry } from '../instances.ts';
 const AFTER_PING_MS = 100;
 /** One and a half heartbeat intervals of vLLM. Who has not pinged by then has no heartbeat. */
 const HOLD_MS_MAX = 15_000;
+/** Beyond it a failure is not answered at all, which is as safe for its worker. */
+const HELD_COUNT_MAX = 4096;
+
+type FalsePings = Pick<InstanceRegistry, 'oweFalsePing' | 'oweFalsePingAndWait'>;
 
 export class HeldReplies {
   readonly #clock: Clock;
-  readonly #instances: Pick<InstanceRegistry, 'oweFalsePingAndWait'>;
+  readonly #instances: FalsePings;
   readonly #held = new Set<() => void>();
   #isDraining = false;
 
-  constructor(clock: Clock, instances: Pick<InstanceRegistry, 'oweFalsePingAndWait'>) {
+  constructor(clock: Clock, instances: FalsePings) {
     this.#clock = clock;
     this.#instances = instances;
   }
@@ -39,6 +44,10 @@ export class HeldReplies {
   /** The error to throw in place of `error`. */
   hold(instanceId: InstanceId, error: KvdError): KvdError {
     if (this.#isDraining) return withheld(error);
+    if (this.#held.size >= HELD_COUNT_MAX) {
+      this.#instances.oweFalsePing(instanceId);
+      return withheld(error);
+    }
     const { promise, resolve } = Promise.withResolvers<KvdError>();
     const answer = (reply: KvdError): void => {
       timer.cancel();

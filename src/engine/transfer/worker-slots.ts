@@ -149,7 +149,15 @@ export class WorkerSlots {
   /** `isDone`: the worker uses none of its slots any more. */
   dropInstance(instanceId: InstanceId, isDone: boolean): void {
     const { storage, sessions } = this.#options;
-    for (const write of this.#writes.takeInstance(instanceId)) this.#abandon(write);
+    for (const write of this.#writes.takeInstance(instanceId)) {
+      // Slots that nobody writes to any more must not push others out of the quarantine.
+      if (!isDone) {
+        this.#abandon(write);
+        continue;
+      }
+      storage.abandonStore(write.slots);
+      storage.releaseAbandoned(write.slots);
+    }
     for (const read of this.#reads.takeInstance(instanceId)) {
       sessions.consumeHolds(read.requestId, read.connectionId, read.slots);
       if (isDone) storage.releaseRead(read.slots);

@@ -228,6 +228,24 @@ suite('the quarantine', (test) => {
     house.assertClean();
   });
 
+  test('a worker that leaves cleanly pushes nobody out of it', async () => {
+    const house = await open({ units: UNITS_FOR_ONE * 20 });
+    const max = house.status['quarantine_bytes_max'] as number;
+    const perTransfer = 16 * 512;
+    const fillingCount = Math.floor(max / perTransfer);
+    await house.prepareStore(house.key(0, 16));
+    house.clock.advance(WRITE_TTL_MS);
+    assert.is(house.status['quarantined_transfer_count'], 1);
+    for (let i = 1; i <= fillingCount; i += 1) await house.prepareStore(house.key(i, 16), OTHER);
+    await house.unregister(OTHER);
+    assert.is(house.status['quarantine_overflow_count'], 0);
+    assert.is(house.status['quarantined_transfer_count'], 1, 'still out of use');
+    const stored = await house.store(house.key(fillingCount, 16), 1);
+    assert.is(stored, true, 'its own keys are free again');
+    await house.unregister();
+    house.assertClean();
+  });
+
   test('a transfer larger than the bound is not kept at all', async () => {
     const house = await open({ units: 4 });
     await house.prepareStore(house.key(1, 4));
