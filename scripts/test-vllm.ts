@@ -9,7 +9,7 @@
  *   tensor-parallel  the same with two workers
  *
  * The first two are the drivers in ../shared/conformance/vllm (or KVD_CONFORMANCE_DIR). The Python
- * environment is KVD_VLLM_VENV, or the one that .ci/setup makes. About 10 minutes on two cores.
+ * environment is KVD_VLLM_VENV, or the one that .ci/setup makes. About 25 minutes on two cores.
  * The last line is `N passed, N failed`; logs are in build/vllm/.
  */
 import { spawn, spawnSync } from 'node:child_process';
@@ -17,13 +17,14 @@ import fs from 'node:fs';
 import net from 'node:net';
 import path from 'node:path';
 import { DRIVER_ENVIRONMENT, findDrivers, ROOT } from './reference.ts';
-import { HEARTBEAT_SECONDS, type KvdPorts } from './vllm-engine.ts';
+import { HEARTBEAT_SECONDS, type KvdPorts, waitFor } from './vllm-engine.ts';
 import { runRestart } from './vllm-restart.ts';
 
 const PARTS = ['offline', 'serve', 'restart', 'tensor-parallel'];
 const MODES = ['engine_driven', 'lmcache_driven'];
 const DRIVER_MS = 10 * 60_000;
 const DRIVER_END_MS = 30_000;
+const WORKER_END_MS = 5000;
 
 interface Setting {
   readonly drivers: string;
@@ -164,16 +165,27 @@ function makeModel({ drivers, python }: Setting, folder: string): void {
 
 /**
  * vLLM kills its workers when it ends, and a killed worker leaves its KV cache in /dev/shm: 1 GB
- * for each. Removes those that appeared since `startMs` and whose process is gone.
+ * for each. Removes those that appeared since `startMs`, once their process is gone.
  */
-function removeLeftSegments(startMs: number): void {
-  for (const name of fs.readdirSync('/dev/shm')) {
+async function removeLeftSegments(startMs: number): Promise<void> {
+  const isEnding = (): boolean => {
+    const segments = findSegments(startMs);
+    for (const { file } of segments.filter(({ isOwned }) => !isOwned)) {
+      fs.rmSync(file, { force: true });
+    }
+    return segments.some(({ isOwned }) => isOwned);
+  };
+  await waitFor(() => !isEnding(), WORKER_END_MS);
+}
+
+function findSegments(startMs: number): { file: string; isOwned: boolean }[] {
+  return fs.readdirSync('/dev/shm').flatMap((name) => {
     const pid = /^lmcache_kv_(\d+)_\d+$/.exec(name)?.[1];
-    if (pid === undefined || fs.existsSync(`/proc/${pid}`)) continue;
     const file = path.join('/dev/shm', name);
-    const stat = fs.statSync(file, { throwIfNoEntry: false });
-    if (stat && stat.ctimeMs >= startMs) fs.rmSync(file, { force: true });
-  }
+    const stat = pid === undefined ? null : fs.statSync(file, { throwIfNoEntry: false });
+    if (!stat || stat.ctimeMs < startMs) return [];
+    return [{ file, isOwned: fs.existsSync(`/proc/${pid}`) }];
+  });
 }
 
 // ---------------------------------------------------------------- command line
@@ -214,15 +226,15 @@ async function main(args: readonly string[]): Promise<number> {
   const python = findPython();
   if (python === null) return 1;
   const sum: Counts = [0, 0];
+  const startMs = Date.now();
   for (const part of parts) {
     for (const mode of modes) {
       console.log(`==== ${part}, ${mode}`);
       const workFolder = path.join(ROOT, 'build/vllm', `${part}-${mode}`);
       fs.rmSync(workFolder, { recursive: true, force: true });
       fs.mkdirSync(workFolder, { recursive: true });
-      const startMs = Date.now();
       const [passed, failed] = await runPart(part, { drivers, python, mode, workFolder });
-      removeLeftSegments(startMs);
+      await removeLeftSegments(startMs);
       if (failed > 0) console.log(`     logs: ${path.relative(ROOT, workFolder)}`);
       sum[0] += passed;
       sum[1] += failed;
