@@ -143,19 +143,14 @@ suite('namespaces', (test) => {
     assert.is(names.find(key(1)), NO_NAMESPACE);
   });
 
-  test('finds a name as fast among many thousands as among few', () => {
-    const fastestMs = (countMax: number): number => {
-      const { names, key } = openNames(countMax);
-      for (let n = 0; n < countMax; n += 1) names.intern(key(n));
-      const runs = [0, 1, 2].map(() => {
-        const startMs = performance.now();
-        for (let i = 0; i < 40_000; i += 1) names.find(key(i % 8));
-        return performance.now() - startMs;
-      });
-      return Math.min(...runs);
-    };
-    const [few, many] = [fastestMs(8), fastestMs(50_000)];
-    assert.ok(many < 10 * few, `${few} ms among 8, ${many} ms among 50,000`);
+  test('finds a name among many thousands without walking through the traces of its uses', () => {
+    const { names, key } = openNames(50_000);
+    for (let n = 0; n < 50_000; n += 1) names.intern(key(n));
+    const startMs = performance.now();
+    for (let i = 0; i < 40_000; i += 1) names.find(key(i % 8));
+    const ms = performance.now() - startMs;
+    // A detector, not a measurement: 0.1 s when it is right, 3 s when each use leaves a hole.
+    assert.ok(ms < 1000, `40,000 look-ups took ${ms} ms`);
   });
 
   test('bounds the bytes of all names together', () => {
