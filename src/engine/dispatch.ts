@@ -318,7 +318,10 @@ export class Dispatcher implements RequestSink {
       const timer = clock.after(transferDeadlineMs, () => {
         isLate = true;
         attempt.abandon();
-        const error = new KvdError('ERR_TIMEOUT', deadlineMessage(name, transferDeadlineMs));
+        const error = new KvdError(
+          'ERR_TIMEOUT',
+          `${name} did not end within ${transferDeadlineMs / 1000} s`,
+        );
         reject(this.#refusal(name, request, context, error));
       });
       running.then(resolve, reject).finally(() => {
@@ -327,8 +330,4 @@ export class Dispatcher implements RequestSink {
       });
     });
   }
-}
-
-export function deadlineMessage(name: OperationName, deadlineMs: number): string {
-  return `${name} did not end within ${deadlineMs / 1000} s`;
 }

@@ -162,3 +162,21 @@ export function blockOf(tensors: readonly Uint8Array[], id: number): number[] {
     return [...bytes.subarray(at, at + 8), ...bytes.subarray(half + at, half + at + 8)];
   });
 }
+
+/** What a client sends for the device's event; no device here looks at it. */
+export const EVENT = Uint8Array.of(9, 9);
+
+/** A STORE of the chunks of the prompt of `tokenCount` tokens, in these blocks. */
+export function store(tokenCount: number, blockIds: number[], rest = {}) {
+  return {
+    key: keyOf(tokenCount, rest),
+    instanceId: VLLM_ID,
+    blockIds: [blockIds],
+    event: EVENT,
+  };
+}
+
+/** A RETRIEVE of the chunks of the prompt of `tokenCount` tokens, in these blocks. */
+export function retrieve(tokenCount: number, blockIds: number[], rest = {}, skipFirstTokens = 0) {
+  return { ...store(tokenCount, blockIds, rest), skipFirstTokens };
+}

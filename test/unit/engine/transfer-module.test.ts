@@ -8,26 +8,14 @@ import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 import {
   blockOf,
+  EVENT,
   keyOf,
   OBJECT_SIZE_BYTES,
+  retrieve,
+  store,
   TransferHouse,
   VLLM_ID,
 } from '../../support/transfer-house.ts';
-
-const EVENT = Uint8Array.of(9, 9);
-
-function store(tokenCount: number, blockIds: number[], rest = {}) {
-  return {
-    key: keyOf(tokenCount, rest),
-    instanceId: VLLM_ID,
-    blockIds: [blockIds],
-    event: EVENT,
-  };
-}
-
-function retrieve(tokenCount: number, blockIds: number[], rest = {}, skipFirstTokens = 0) {
-  return { ...store(tokenCount, blockIds, rest), skipFirstTokens };
-}
 
 const range = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 

@@ -4,22 +4,13 @@ import { KvdError, RefusedTransferError, WithheldReplyError } from '../../../src
 import { STUB_EVENT } from '../../support/memory-device.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
-import { keyOf, NEW_CLIENT, TransferHouse, VLLM_ID } from '../../support/transfer-house.ts';
-
-const EVENT = Uint8Array.of(9, 9);
-
-function store(tokenCount: number, blockIds: number[], rest = {}) {
-  return {
-    key: keyOf(tokenCount, rest),
-    instanceId: VLLM_ID,
-    blockIds: [blockIds],
-    event: EVENT,
-  };
-}
-
-function retrieve(tokenCount: number, blockIds: number[], rest = {}, skipFirstTokens = 0) {
-  return { ...store(tokenCount, blockIds, rest), skipFirstTokens };
-}
+import {
+  NEW_CLIENT,
+  retrieve,
+  store,
+  TransferHouse,
+  VLLM_ID,
+} from '../../support/transfer-house.ts';
 
 const range = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
