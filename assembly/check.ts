@@ -18,6 +18,7 @@ import {
   familyEnd,
   familyFind,
   familyHash,
+  familyIsAnnounced,
   familyIsTracked,
   familyMemberHead,
   familyResidentCount,
@@ -93,7 +94,7 @@ function checkObject(slot: u32): i32 {
   return isQueueRight ? 0 : 16;
 }
 
-/** 20-23: families and their members. */
+/** 20-26: families and their members. */
 function checkFamilies(attachedCount: u32): i32 {
   let members: u32 = 0;
   let residents: u32 = 0;
@@ -113,6 +114,7 @@ function checkFamilies(attachedCount: u32): i32 {
     }
     if (residentHere !== familyResidentCount(family)) return 21;
     if (familyIsTracked(family) && residentHere === 0) return 22;
+    if (familyIsAnnounced(family) && residentHere === 0) return 26;
     residents += residentHere;
   }
   if (members !== attachedCount || residents !== residentCount) return 23;

@@ -11,7 +11,8 @@
  *            +8  previous       link of the policy (next spare record while unused)
  *            +12 next           link of the policy
  *            +16 residentCount  resident objects; the policy knows the family while it is > 0
- *            +20 word           of the policy; bit 31 = the policy tracks the family
+ *            +20 word           of the policy; bit 31 = the policy tracks the family,
+ *                               bit 30 = announced as whole (announcing.ts)
  *
  * A family lives exactly as long as it has members. Records are handed out in order, so that the
  * chunks of one request lie side by side; spare ones are reused last in, first out.
@@ -38,6 +39,7 @@ const NEXT: usize = 12;
 const RESIDENT_COUNT: usize = 16;
 const WORD: usize = 20;
 const TRACKED_BIT: u32 = 0x8000_0000;
+const ANNOUNCED_BIT: u32 = 0x4000_0000;
 
 let hashes: usize = 0;
 let links: usize = 0;
@@ -128,6 +130,15 @@ export function familyIsTracked(family: u32): bool {
 export function setFamilyTracked(family: u32, isTracked: bool): void {
   const word = load<u32>(linksAt(family), WORD);
   store<u32>(linksAt(family), isTracked ? word | TRACKED_BIT : word & ~TRACKED_BIT, WORD);
+}
+
+export function familyIsAnnounced(family: u32): bool {
+  return (load<u32>(linksAt(family), WORD) & ANNOUNCED_BIT) !== 0;
+}
+
+export function setFamilyAnnounced(family: u32, isAnnounced: bool): void {
+  const word = load<u32>(linksAt(family), WORD);
+  store<u32>(linksAt(family), isAnnounced ? word | ANNOUNCED_BIT : word & ~ANNOUNCED_BIT, WORD);
 }
 
 /** The family of a chunk, or 0. */

@@ -7,6 +7,7 @@
  */
 
 import { unitsToBytes } from './address-space';
+import { announceBatch } from './announcing';
 import { isTime } from './batch';
 import { checkTable } from './check';
 import { hashChunks, initHasher } from './hash/chunk-chain';
@@ -17,6 +18,7 @@ import { objectKeysRegion, objectPlacesRegion } from './object';
 import {
   findBatch,
   finishReadBatch,
+  holdBatch,
   holdPrefixBatch,
   pinBatch,
   releaseHoldsBatch,
@@ -25,6 +27,7 @@ import {
   unpinBatch,
 } from './reading';
 import { clearAll, clearSlice, deleteBatch, evict, sweepExpired } from './reclaiming';
+import { removalRecordCountMax, removalRecordsRegion, takeRemovals } from './removal-records';
 import { ALREADY_INITIALIZED, INVALID_ARGUMENT, NOT_INITIALIZED, SUCCESS } from './result';
 import { growArena, tableLayout, tableReset, writeStatistics } from './table';
 import { decodeTokens } from './tokens';
@@ -38,7 +41,7 @@ import {
 
 /** Raised with every change of an export, a region or a code. */
 export function abi_version(): i32 {
-  return 2;
+  return 4;
 }
 
 let isInitialized: bool = false;
@@ -77,6 +80,7 @@ export function init(
 export function region_offset(id: i32): i32 {
   if (id === 10) return <i32>objectKeysRegion();
   if (id === 11) return <i32>objectPlacesRegion();
+  if (id === 12) return <i32>removalRecordsRegion();
   return regionOffset(id);
 }
 
@@ -122,6 +126,10 @@ export function table_find(chunkCount: u32, namespaceCount: u32, writerTag: u32)
 
 export function table_hold_prefix(chunkCount: u32, namespaceCount: u32, holdCount: u32): i32 {
   return isTableReady ? holdPrefixBatch(chunkCount, namespaceCount, holdCount) : NOT_INITIALIZED;
+}
+
+export function table_hold(count: u32, holdCount: u32): i32 {
+  return isTableReady ? holdBatch(count, holdCount) : NOT_INITIALIZED;
 }
 
 export function table_release_holds(count: u32, holdCount: u32): i32 {
@@ -215,6 +223,21 @@ export function table_evict(
 
 export function table_sweep_expired(budget: u32, nowMs: f64): i32 {
   return isTableReady ? sweepExpired(budget, nowMs) : NOT_INITIALIZED;
+}
+
+/** Announces the chunks of KEY_HASHES that are whole; CODES has one entry per chunk. */
+export function table_announce(chunkCount: u32, namespaceCount: u32): i32 {
+  return isTableReady ? announceBatch(chunkCount, namespaceCount) : NOT_INITIALIZED;
+}
+
+/** Records of removal-records.ts that the calls since the last take have left. */
+export function removals_take(): i32 {
+  return isTableReady ? <i32>takeRemovals() : NOT_INITIALIZED;
+}
+
+/** Records that there is room for. */
+export function removals_count_max(): i32 {
+  return isTableReady ? <i32>removalRecordCountMax() : NOT_INITIALIZED;
 }
 
 export function table_grow_arena(sizeBytes: f64): i32 {

@@ -27,10 +27,12 @@ import { dueHead, enqueue, requeue } from './expiry-queue';
 import {
   familyHash,
   familyIntern,
+  familyIsAnnounced,
   familyMemberHead,
   familyRelease,
   familyReset,
   familyResidentCount,
+  setFamilyAnnounced,
   setFamilyMemberHead,
   setFamilyResidentCount,
 } from './family';
@@ -82,6 +84,7 @@ import {
   takeSlot,
 } from './object';
 import { policyInsert, policyRemove, policyReset } from './policy/policy';
+import { recordRemoval } from './removal-records';
 import { lockIsHeld, lockReset } from './ttl-lock';
 
 /** Objects that one call may let go: bounds what a jump of the clock can cost. */
@@ -188,6 +191,10 @@ export function removeObject(slot: u32, nowMs: f64): bool {
     const residentCount = familyResidentCount(family) - 1;
     setFamilyResidentCount(family, residentCount);
     if (residentCount === 0) policyRemove(family);
+    if (familyIsAnnounced(family)) {
+      setFamilyAnnounced(family, false);
+      recordRemoval(familyHash(family), objectNamespace(slot));
+    }
   }
   if (familyMemberHead(family) === 0) familyRelease(family);
   // What has expired is out of the sweep's hands; locks that are live still end by time.
@@ -214,7 +221,8 @@ export let detachAllFreedUnits: u64 = 0;
 
 /**
  * Takes the keys of all objects away in one walk over the slots, by forgetting the indexes and the
- * free list as a whole: a tenth of the cost of removing them one by one. What somebody holds is
+ * free list as a whole: a tenth of the cost of removing them one by one, and without a removal
+ * record for each announced chunk, because it is the end of all of them. What somebody holds is
  * DETACHED and keeps its place. Answers how many objects that are; older DETACHED ones, which the
  * walk meets too, are in none of its sums.
  */

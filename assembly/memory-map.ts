@@ -17,7 +17,7 @@
  *   | GENERATIONS   4 * batchMax       generations per object, in and out                     |
  *   | FIGURES       8 * 32             f64 statistics and the sums of a call                  |
  *   +--------- structures that only the core touches -----------------------------------------+
- *   | (drawn in object-table.ts, family.ts, namespace.ts and address-space.ts)                |
+ *   | (drawn in object.ts, family.ts, namespace.ts, address-space.ts, removal-records.ts)     |
  *   +-----------------------------------------------------------------------------------------+
  *
  * Every region starts at a multiple of 64 (one cache line; SIMD loads never straddle two regions).

@@ -110,6 +110,20 @@ export function holdPrefixBatch(chunkCount: u32, namespaceCount: u32, holdCount:
   return <i32>chunkCount;
 }
 
+/**
+ * Holds on each of SLOTS, all of which name resident objects that were found in this turn. Nothing
+ * is held when one does not.
+ */
+export function holdBatch(count: u32, holdCount: u32): i32 {
+  if (!isSlotBatch(count) || holdCount > HOLD_COUNT_MAX) return INVALID_ARGUMENT;
+  for (let i: u32 = 0; i < count; i++) {
+    const slot = slotOf(i);
+    if (!isObject(slot) || objectState(slot) !== RESIDENT) return INVALID_ARGUMENT;
+  }
+  for (let i: u32 = 0; i < count; i++) addHolds(slotOf(i), holdCount);
+  return SUCCESS;
+}
+
 /** A RESIDENT object goes with its last reader if it is temporary, a DETACHED one always. */
 function afterRelease(slot: u32): void {
   const nowMs = clockMs();

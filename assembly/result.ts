@@ -10,6 +10,8 @@
 export const SUCCESS: i32 = 0;
 /** A finished reservation whose key became resident meanwhile; its copy was dropped. */
 export const ALREADY_RESIDENT: i32 = 1;
+/** A whole chunk that has been announced before. */
+export const ALREADY_ANNOUNCED: i32 = 2;
 
 /** Answers of work in slices: there may be more to do, or nothing could be done. */
 export const DONE: i32 = 0;

@@ -26,10 +26,12 @@ import {
   writeLockedCount,
 } from './figures';
 import { lifecycleLayout } from './lifecycle';
+import { batchCountMax } from './memory-map';
 import { namespaceLayout } from './namespace';
 import { objectEnd, objectLayout } from './object';
 import { isPolicy, policyCount, policySelect } from './policy/policy';
 import { lateReleaseCount, readingReset } from './reading';
+import { removalRecordsLayout } from './removal-records';
 import { INVALID_ARGUMENT, SUCCESS } from './result';
 import { writingReset } from './writing';
 
@@ -48,6 +50,8 @@ export function tableLayout(objectCountMax: u32, namespaceCountMax: u32, indexSe
   lifecycleLayout(objectCountMax, indexSeed);
   familyLayout(objectCountMax, indexSeed);
   addressSpaceLayout(objectCountMax);
+  // No call but a walk over the whole table can end more chunks than a batch has objects.
+  removalRecordsLayout(min(objectCountMax, batchCountMax));
   return SUCCESS;
 }
 

@@ -62,6 +62,7 @@ export interface ChunkHasherOptions {
 
 // Region ids and offsets as in assembly/memory-map.ts, the rest as in assembly/hash/chunk-chain.ts.
 const REGION_MSGPACK = 0;
+const REGION_TOKEN_WORDS = 1;
 const REGION_HASH_OUTPUT = 2;
 const REGION_HASH_STATE = 3;
 const ROOT_OFFSET = 0;
@@ -74,6 +75,7 @@ const SEED_ROOT = 2;
 
 const HASH_SIZE_MAX_BYTES = 32;
 const INTEGER_SIZE_MAX_BYTES = 9;
+const WORD_BYTES = 4;
 /** Prompts up to this length are hashed at once: about 0.8 ms of the event loop. */
 const TOKENS_PER_TURN = { blake3: 131_072, sha256_cbor: 32_768, builtin: 131_072 } as const;
 /** Half of that in a slice, which decodes its piece once more. */
@@ -89,6 +91,7 @@ export class ChunkHasher {
 
   readonly #exports: HasherExports;
   readonly #input: Uint8Array;
+  readonly #words: Uint8Array;
   readonly #output: Uint8Array;
   readonly #prefix: Uint8Array;
   readonly #tokenError: DataView;
@@ -109,6 +112,11 @@ export class ChunkHasher {
       buffer,
       exports.region_offset(REGION_MSGPACK),
       INTEGER_SIZE_MAX_BYTES * this.tokenCountMax,
+    );
+    this.#words = new Uint8Array(
+      buffer,
+      exports.region_offset(REGION_TOKEN_WORDS),
+      WORD_BYTES * this.tokenCountMax,
     );
     this.hashSizeBytes = this.#chooseAlgorithm(options);
     this.#output = new Uint8Array(
@@ -183,6 +191,23 @@ export class ChunkHasher {
       prefix = hashes.subarray(hashes.length - this.hashSizeBytes);
     }
     return this.#wrap(bytes);
+  }
+
+  /**
+   * `count` token ids from `firstToken` on, which must be in the span. A copy if the span was read
+   * last, as it is when a store ends in the turn that began it; else 2 ns a token from token 0 on.
+   */
+  tokenIds(span: TokenSpan, firstToken: number, count: number): Uint32Array {
+    const endToken = firstToken + count;
+    assert(endToken <= span.count, 'the token ids asked for are in the span');
+    if (this.#decoded !== span) {
+      const start = readArrayHeader(span.bytes, 0).size;
+      this.#decode({ bytes: span.bytes, start, count: endToken, firstToken: 0 });
+    }
+    // Words are big endian: that is how they are hashed.
+    const bytes = this.#words.slice(firstToken * WORD_BYTES, endToken * WORD_BYTES);
+    Buffer.from(bytes.buffer).swap32();
+    return new Uint32Array(bytes.buffer);
   }
 
   #countChunks(span: TokenSpan, endToken: number): number {

@@ -8,7 +8,7 @@
  */
 import type { HasherExports } from './chunk-hasher.ts';
 
-const ABI_VERSION = 2;
+const ABI_VERSION = 4;
 
 // The compiler's library has no WebAssembly without the DOM; this is the part that is used here.
 declare const WebAssembly: {
@@ -29,6 +29,7 @@ export const REGION = {
   figures: 9,
   objectKeys: 10,
   objectPlaces: 11,
+  removalRecords: 12,
 } as const;
 
 /** Exports of assembly/index.ts; flags are 0 or 1, times and bytes are whole numbers. */
@@ -56,6 +57,7 @@ export interface CoreExports extends HasherExports {
   tenant_bytes(tenant: number): number;
   table_find(chunkCount: number, namespaceCount: number, writerTag: number): number;
   table_hold_prefix(chunkCount: number, namespaceCount: number, holdCount: number): number;
+  table_hold(count: number, holdCount: number): number;
   table_release_holds(count: number, holdCount: number): number;
   table_pin(count: number): number;
   table_unpin(count: number): number;
@@ -94,6 +96,9 @@ export interface CoreExports extends HasherExports {
     nowMs: number,
   ): number;
   table_sweep_expired(budget: number, nowMs: number): number;
+  table_announce(chunkCount: number, namespaceCount: number): number;
+  removals_take(): number;
+  removals_count_max(): number;
   table_grow_arena(sizeBytes: number): number;
   table_statistics(nowMs: number): number;
   table_check(): number;

@@ -23,6 +23,7 @@ import {
   type Reservations,
 } from './batch-regions.ts';
 import { type CoreExports, REGION, type TrapHandler } from './instance.ts';
+import { RemovalRecords } from './removal-records.ts';
 import { RESULT, resultName } from './result.ts';
 import {
   type ClearOutcome,
@@ -67,8 +68,15 @@ const PLACE_OFFSET = 1;
 
 export const OBJECT_SIZE_MAX_BYTES = 2 ** 32 - 1;
 
+/** The code of an object that found no room in a reservation. */
+export function isOutOfMemory(code: number): boolean {
+  return code === RESULT.OUT_OF_MEMORY || code === RESULT.TABLE_FULL;
+}
+
 export class ObjectTable {
   readonly limits: TableLimits;
+  /** Who wants to know which announced chunks end listens here. */
+  readonly removals: RemovalRecords;
   readonly #core: CoreExports;
   readonly #onTrap: TrapHandler;
   readonly #batch: BatchRegions;
@@ -85,6 +93,7 @@ export class ObjectTable {
     this.#onTrap = onTrap;
     this.#batch = new BatchRegions(core, limits.batchCountMax);
     this.#figures = new TableFigures(core);
+    this.removals = new RemovalRecords(core);
     this.#keys = new Uint32Array(buffer, core.region_offset(REGION.objectKeys), recordWords);
     this.#places = new Uint32Array(buffer, core.region_offset(REGION.objectPlaces), recordWords);
   }
@@ -120,11 +129,18 @@ export class ObjectTable {
     return concatenate(parts);
   }
 
+  /** Takes `holdCount` holds on each of these resident objects, found in the same turn. */
+  hold(slots: Uint32Array, holdCount: number): void {
+    this.#forSlots(slots, 'table_hold', (count) => this.#core.table_hold(count, holdCount));
+  }
+
   /** Gives `holdCount` holds of each slot back; a temporary object goes with its last holder. */
   releaseHolds(slots: Uint32Array, holdCount: number): void {
-    this.#forSlots(slots, 'table_release_holds', (count) =>
-      this.#core.table_release_holds(count, holdCount),
-    );
+    this.#forSlots(slots, 'table_release_holds', (count) => {
+      const result = this.#core.table_release_holds(count, holdCount);
+      this.removals.pass();
+      return result;
+    });
   }
 
   /** Keeps the memory of each slot until `unpin`, whatever happens to its key. */
@@ -171,6 +187,7 @@ export class ObjectTable {
         this.#core.table_finish_read(count, leaseCount, isChecked, nowMs),
       );
       codes.set(this.#batch.codes.subarray(0, count), first);
+      this.removals.pass();
     }
     return codes;
   }
@@ -230,9 +247,7 @@ export class ObjectTable {
   /** How many objects of a reservation found no room. */
   countOutOfMemory(codes: Int32Array): number {
     let count = 0;
-    for (const code of codes) {
-      if (code === RESULT.OUT_OF_MEMORY || code === RESULT.TABLE_FULL) count += 1;
-    }
+    for (const code of codes) if (isOutOfMemory(code)) count += 1;
     return count;
   }
 
@@ -288,6 +303,25 @@ export class ObjectTable {
     );
   }
 
+  /**
+   * Announces the chunks of which every object is resident; `namespaceIds` must be all that make a
+   * chunk whole, of one scope. Per chunk: SUCCESS for one that has become whole, ALREADY_ANNOUNCED,
+   * KEY_NOT_EXIST for one that is not whole. The end of an announced chunk goes to `removals`.
+   */
+  announce(keys: ObjectKeys): Int32Array {
+    const codes = new Int32Array(keys.chunkCount);
+    const width = keys.namespaceIds.length;
+    let done = 0;
+    this.removals.noteAnnounced(keys.hashes.hashSizeBytes);
+    for (const part of this.#batch.split(keys)) {
+      this.#batch.loadKeys(part);
+      this.#call('table_announce', this.#core.table_announce(part.chunkCount, width));
+      codes.set(this.#batch.codes.subarray(0, part.chunkCount), done);
+      done += part.chunkCount;
+    }
+    return codes;
+  }
+
   // Reclaiming
 
   /** Deletes keys and their expired reservations; forced: also those with holders. */
@@ -304,6 +338,7 @@ export class ObjectTable {
       );
       codes.set(this.#batch.codes.subarray(0, chunkCount * width), done);
       done += chunkCount * width;
+      this.removals.pass();
     }
     return codes;
   }
@@ -311,7 +346,10 @@ export class ObjectTable {
   /** Takes every key away that has no holder; forced: every key, memory follows its holders. */
   clear(isForced: boolean, nowMs: number): ClearOutcome {
     this.#call('table_clear', this.#core.table_clear(isForced ? 1 : 0, nowMs));
-    return this.#figures.clearOutcome();
+    const outcome = this.#figures.clearOutcome();
+    if (isForced) this.removals.passCleared();
+    else this.removals.pass();
+    return outcome;
   }
 
   /**
@@ -322,7 +360,9 @@ export class ObjectTable {
     const forced = isForced ? 1 : 0;
     const result = this.#core.table_clear_slice(forced, firstSlot, slotCount, nowMs);
     const nextSlot = this.#call('table_clear_slice', result);
-    return { ...this.#figures.clearOutcome(), nextSlot: nextSlot === 0 ? null : nextSlot };
+    const outcome = this.#figures.clearOutcome();
+    this.removals.pass();
+    return { ...outcome, nextSlot: nextSlot === 0 ? null : nextSlot };
   }
 
   /**
@@ -339,7 +379,9 @@ export class ObjectTable {
   ): SliceOutcome {
     const continued = isContinued ? 1 : 0;
     const result = this.#core.table_evict(bytesToFree, familyBudget, continued, nowMs);
-    return this.#figures.sliceOutcome(this.#call('table_evict', result));
+    const outcome = this.#figures.sliceOutcome(this.#call('table_evict', result));
+    this.removals.pass();
+    return outcome;
   }
 
   /** One slice of the sweep: reclaims up to `budget` expired reservations without pins. */

@@ -3,6 +3,8 @@ export const RESULT = {
   SUCCESS: 0,
   /** Finished, but the key had become resident meanwhile; the copy was dropped. */
   ALREADY_RESIDENT: 1,
+  /** The chunk is whole, and was announced before. */
+  ALREADY_ANNOUNCED: 2,
   KEY_NOT_EXIST: -1,
   KEY_NOT_READABLE: -2,
   KEY_NOT_WRITABLE: -3,

@@ -70,6 +70,8 @@ suite('door of the core', (test) => {
       ['no namespace', core.table_find(1, 0, 0)],
       ['too many namespaces', core.table_find(0, 4097, 0)],
       ['too many holds', core.table_hold_prefix(1, 1, 65_536)],
+      ['too many holds on slots', core.table_hold(0, 65_536)],
+      ['too many slots to hold', core.table_hold(65, 1)],
       ['too many slots', core.table_pin(65)],
       ['no time', core.table_clear(1, Number.NaN)],
       ['no time for a slice', core.table_clear_slice(1, 1, 10, Number.NaN)],

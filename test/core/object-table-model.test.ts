@@ -24,6 +24,7 @@ const OPERATIONS = [
   'finish',
   'discard',
   'hold',
+  'holdFound',
   'release',
   'pin',
   'unpin',
@@ -191,6 +192,17 @@ class Story {
     const actual = this.#core.table.holdPrefix(this.#tableKeys(one), one.count);
     assert.equal([...actual], expected);
     for (const slot of expected) this.#holds.push({ slot, count: one.count });
+  }
+
+  /** Holds some of what is there, as a reader under a window does. */
+  holdFound(one: Step): void {
+    const found = [...new Set(this.#core.table.find(this.#tableKeys(one)))];
+    const slots = found.filter((slot) => slot !== NO_SLOT).slice(one.pick % 2);
+    for (const object of this.#model.objects) {
+      if (slots.includes(object.slot) && object.state === 'resident') object.holds += one.count;
+    }
+    this.#core.table.hold(Uint32Array.from(slots), one.count);
+    for (const slot of slots) this.#holds.push({ slot, count: one.count });
   }
 
   release(one: Step): void {

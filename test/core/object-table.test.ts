@@ -145,6 +145,21 @@ suite('object table, reading', (test) => {
     table.checkConsistency();
   });
 
+  test('holds any resident objects that were found, and no others', () => {
+    const { table, ranks, store } = openRanks(1);
+    store([1, 2, 3]);
+    const [first = 0, , third = 0] = table.find(keysOf([1, 2, 3], ranks));
+    table.hold(Uint32Array.of(third, first), 2);
+    assert.is(table.statistics().readLockedCount, 2);
+    table.deleteObjects(keysOf([1, 2, 3], ranks), false, 0);
+    assert.equal([...table.find(keysOf([1, 2, 3], ranks))], [first, NO_SLOT, third]);
+    const staged = table.reserveWrite(keysOf([4], ranks), 4096, WRITER, 0).slots[0] ?? 0;
+    assert.throws(() => table.hold(Uint32Array.of(first, staged), 1), /table_hold/);
+    table.releaseHolds(Uint32Array.of(first, third), 2);
+    assert.is(table.statistics().readLockedCount, 0, 'the refused call held nothing');
+    table.checkConsistency();
+  });
+
   test('answers an unknown namespace like an empty one', () => {
     const { core, table, store } = openRanks(1);
     store([1]);
