@@ -60,7 +60,7 @@ export const ERRORS = {
     'BAD_REQUEST',
     400,
     'warn',
-    'A pickled device wrapper holds something else than a wrapper.',
+    'A device wrapper holds something else than a wrapper.',
     'If the client is genuine, report its version; if not, find out who reaches the port.',
   ),
   // engine
@@ -197,8 +197,8 @@ export class KvdError extends Error {
 }
 
 /**
- * A failure that is answered by silence, because the client would take any reply for success:
- * a failed registration, and a RETRIEVE in strict mode (spec wire 7.3, engine 9.3).
+ * A failure that is answered by silence, because the client would take any reply for success: a
+ * RETRIEVE in strict mode (spec engine 9.3). Registrations are the door's concern (wire 7.3).
  */
 export class WithheldReplyError extends KvdError {
   override readonly name = 'WithheldReplyError';

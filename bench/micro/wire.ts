@@ -18,9 +18,14 @@ import { KvdClient, tokenSpan } from '../../src/client/client.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { RequestOf } from '../../src/engine/api.ts';
 import { EventBus } from '../../src/observability/events.ts';
+import { Connection } from '../../src/wire/connections.ts';
+import { DialectDetection } from '../../src/wire/detection.ts';
+import { callNamed, DIALECTS, dialectNamed } from '../../src/wire/dialect.ts';
+import { readOperationFrame } from '../../src/wire/frames.ts';
 import { OPERATIONS } from '../../src/wire/requests.ts';
 import { Router } from '../../src/wire/router.ts';
 import { PayloadReader } from '../../src/wire/schema.ts';
+import { callA } from '../../test/support/calls.ts';
 import { openHasher } from '../../test/support/core-hasher.ts';
 import { silentLogger } from '../../test/support/silent-logger.ts';
 import { lcgTokens } from '../../test/support/token-arrays.ts';
@@ -44,22 +49,40 @@ const lookup: RequestOf<'LOOKUP'> = {
     requestId: 'cmpl-8f3c1b7e-0',
     cacheSalt: '',
     readerCount: null,
+    requestConfigs: null,
   },
 };
 
+/** A LOOKUP whose generation is known, and one of a client that two releases could have sent. */
+function benchDetection(payloads: readonly Uint8Array[]): void {
+  const detection = new DialectDetection(DIALECTS);
+  const op = Buffer.of(callNamed(dialectNamed('B'), 'LOOKUP').id as number);
+  const frames = [Buffer.from('me'), Buffer.of(1), op, ...payloads];
+  for (const [label, candidates] of [
+    ['one dialect left', [dialectNamed('B')]],
+    ['two dialects left', DIALECTS.slice(1)],
+  ] as const) {
+    const connection = new Connection(1, Buffer.from('me'), candidates);
+    bench(`detection, ${label}`, () =>
+      do_not_optimize(detection.resolve(connection, readOperationFrame(op), frames)),
+    );
+  }
+}
+
 async function benchCodec(): Promise<void> {
   const reader = new PayloadReader(openHasher({ chunkSizeTokens: 256, tokenCountMax: 16_384 }));
-  const long = OPERATIONS.LOOKUP.encodeRequest(lookup);
+  const long = callA('LOOKUP').encodeRequest(lookup);
   const key = { ...lookup.key, tokens: tokenSpan([1, 2, 3]) };
-  const short = OPERATIONS.LOOKUP.encodeRequest({ ...lookup, key });
-  const ping = OPERATIONS.PING.encodeRequest({ instanceId: 1n << 62n });
-  bench('decode PING', () => do_not_optimize(OPERATIONS.PING.decodeRequest(ping, 0, reader)));
+  const short = callA('LOOKUP').encodeRequest({ ...lookup, key });
+  const ping = callA('PING').encodeRequest({ instanceId: 1n << 62n });
+  bench('decode PING', () => do_not_optimize(callA('PING').decodeRequest(ping, 0, reader)));
   bench('decode LOOKUP, 3 tokens', () =>
-    do_not_optimize(OPERATIONS.LOOKUP.decodeRequest(short, 0, reader)),
+    do_not_optimize(callA('LOOKUP').decodeRequest(short, 0, reader)),
   );
   bench(`decode LOOKUP, ${TOKENS} tokens`, () =>
-    do_not_optimize(OPERATIONS.LOOKUP.decodeRequest(long, 0, reader)),
+    do_not_optimize(callA('LOOKUP').decodeRequest(long, 0, reader)),
   );
+  benchDetection(long);
   bench('encode reply of PING', () => do_not_optimize(OPERATIONS.PING.encodeReply(true)));
   const { benchmarks, context } = await run({ format: 'quiet' });
   console.log(`${context.cpu.name}, Node ${process.version}`);
@@ -135,7 +158,7 @@ async function beClient(url: string, what: string): Promise<void> {
 
 async function lookUpMany(client: KvdClient): Promise<void> {
   const op = Buffer.from([5]);
-  const payloads = OPERATIONS.LOOKUP.encodeRequest(lookup);
+  const payloads = callA('LOOKUP').encodeRequest(lookup);
   for (let index = 0; index < LOOKUPS_PER_CLIENT; index += 1) {
     await client.exchange([client.nextUid(), op, ...payloads], CALL_TIMEOUT_MS);
   }

@@ -19,14 +19,15 @@
  *
  * Never refused for their number are PING (a false makes a healthy worker drop its cache), NOOP and
  * GET_CHUNK_SIZE (which has no failure value, so it also goes through while the door closes). Their
- * handlers answer at once, so they pile up nowhere.
+ * handlers answer at once, so they pile up nowhere. Streams have bounds of their own
+ * (`streams.ts`).
  */
 import type { OperationName } from '../engine/api.ts';
 import { KvdError } from '../errors.ts';
 import { MIB } from '../units.ts';
 import type { Connection } from './connections.ts';
 import { FIRST_PAYLOAD, sizeOfFrames } from './frames.ts';
-import type { Operation } from './requests.ts';
+import type { Call } from './operation.ts';
 import { ELEMENTS_PER_MESSAGE_MAX, LIST_COUNT_MAX, type WireLimits } from './wire-limits.ts';
 
 /**
@@ -69,13 +70,21 @@ const SIZE_CLASSES: Readonly<Record<OperationName, SizeClass>> = {
   CB_STORE_FINAL: 'prompt',
   CB_LOOKUP_PRE_COMPUTED_V2: 'prompt',
   CB_RETRIEVE_PRE_COMPUTED_V2: 'list',
-  CB_REGISTER_ROPE_V3: 'small',
+  CB_REGISTER_ROPE_V3: 'wrappers',
   CB_UNREGISTER_ROPE_V3: 'small',
   CB_RETRIEVE_PRE_COMPUTED_V3: 'list',
   CB_UNIFIED_LOOKUP: 'prompt',
   P2P_LOOKUP_AND_LOCK: 'list',
   P2P_QUERY_LOOKUP_RESULTS: 'small',
   P2P_UNLOCK_OBJECTS: 'list',
+  REGISTER_Q_CACHE: 'wrappers',
+  UNREGISTER_Q_CACHE: 'small',
+  STORE_Q: 'blocks',
+  CB_PROTOCOL_HANDSHAKE: 'small',
+  CB_REORDER_PLAN: 'prompt',
+  GET_EXPERIMENTAL: 'small',
+  SERVER_MODULE_CALL: 'small',
+  SUBSCRIBE_KV_EVENTS: 'small',
 };
 
 /** Names, numbers, uid, and what newer clients add to a map. */
@@ -93,6 +102,15 @@ const COUNT_EXEMPT: ReadonlySet<OperationName> = new Set<OperationName>([
   'GET_CHUNK_SIZE',
 ]);
 
+/**
+ * GET_CHUNK_SIZE cannot fail; a subscriber that is refused asks again at once or gives up for good,
+ * and every stream ends with the door in any case.
+ */
+const CLOSING_EXEMPT: ReadonlySet<OperationName> = new Set<OperationName>([
+  'GET_CHUNK_SIZE',
+  'SUBSCRIBE_KV_EVENTS',
+]);
+
 export class Admission {
   readonly #limits: WireLimits;
   /** Requests of all connections whose reply is not there yet. */
@@ -104,11 +122,21 @@ export class Admission {
   }
 
   /** Throws `ERR_OVERLOADED`. Looks at no more frames than the operation has. */
-  checkSize(operation: Operation, frames: readonly Uint8Array[], tokenCountMax: number): void {
-    const { name, payloadCount } = operation;
+  checkSize(call: Call, frames: readonly Uint8Array[], tokenCountMax: number): void {
+    const end = FIRST_PAYLOAD + call.payloadCountMax;
+    this.checkBytes(call, sizeOfFrames(frames, end), tokenCountMax, () =>
+      sizeOfFrames(frames, end - 1),
+    );
+  }
+
+  /** The same of a message in one piece. `headBytesOf`: its size without the data that it has. */
+  checkBytes(
+    { operation: { name } }: Call,
+    sizeBytes: number,
+    tokenCountMax: number,
+    headBytesOf: () => number,
+  ): void {
     const { messageBytesMax } = this.#limits;
-    const end = FIRST_PAYLOAD + payloadCount;
-    const sizeBytes = sizeOfFrames(frames, end);
     // Nearly all messages end here.
     if (sizeBytes <= Math.min(SPARE_BYTES, messageBytesMax)) return;
     const sizeClass = SIZE_CLASSES[name];
@@ -120,14 +148,14 @@ export class Admission {
     if (sizeBytes > messageBytesMax) {
       throw tooLarge(name, `has ${sizeBytes} bytes`, messageBytesMax);
     }
-    const headBytes = sizeOfFrames(frames, end - 1);
+    const headBytes = headBytesOf();
     if (headBytes > bound) throw tooLarge(name, `has ${headBytes} bytes besides its data`, bound);
   }
 
   /** Why a request that has been decoded is not let in, or null. */
-  refusalOf(operation: Operation, connection: Connection): KvdError | null {
+  refusalOf({ operation }: Call, connection: Connection): KvdError | null {
     const { name } = operation;
-    if (this.isClosing && name !== 'GET_CHUNK_SIZE') {
+    if (this.isClosing && !CLOSING_EXEMPT.has(name)) {
       return new KvdError('ERR_SHUTTING_DOWN', 'the server is shutting down');
     }
     if (COUNT_EXEMPT.has(name)) return null;

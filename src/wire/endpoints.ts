@@ -20,7 +20,9 @@ const IPC_PATH_BYTES_MAX = 107;
 const PORT_MAX = 65_535;
 const TCP = /^tcp:\/\/(?:\[([^\]]+)\]|([^:[\]]+)):(\d{1,5}|\*)$/;
 const MAPPED_IPV4 = /\[::ffff:(\d+\.\d+\.\d+\.\d+)\]/;
-const LOOPBACK = /^tcp:\/\/(?:127\.\d+\.\d+\.\d+|\[::1\]):/;
+/** Names of our own inside the process (`rehearsal.ts`); others are refused. */
+const INSIDE = 'inproc://kvd-';
+const LOOPBACK = /^(?:tcp|grpc):\/\/(?:127\.\d+\.\d+\.\d+|\[::1\]):/;
 
 /** `::1`, 5555 → `tcp://[::1]:5555`. */
 export function tcpEndpoint(host: string, port: number): string {
@@ -37,20 +39,22 @@ export interface ResolvedEndpoint {
 
 /** Checks one endpoint and looks its host up. Throws `ERR_ADDRESS` with one sentence. */
 export async function resolveEndpoint(given: string): Promise<ResolvedEndpoint> {
+  if (given.startsWith(INSIDE)) return { given, address: given, needsIpv6: false };
   if (given.startsWith('ipc://')) {
     await checkIpcPath(given);
     return { given, address: given, needsIpv6: false };
   }
   const parts = TCP.exec(given);
   if (!parts) {
-    throw config(given, 'is no endpoint: expected tcp://HOST:PORT or ipc://PATH');
+    throw badEndpoint(given, 'is no endpoint: expected tcp://HOST:PORT or ipc://PATH');
   }
   const [, ipv6, host, port] = parts as unknown as [string, string?, string?, string?];
   if (port !== '*' && Number(port) > PORT_MAX) {
-    throw config(given, `has port ${port}: expected 0 to ${PORT_MAX}`);
+    throw badEndpoint(given, `has port ${port}: expected 0 to ${PORT_MAX}`);
   }
   if (ipv6 !== undefined) {
-    if (!isIPv6(ipv6.replace(/%.*$/, ''))) throw config(given, 'has no IPv6 address in brackets');
+    if (!isIPv6(ipv6.replace(/%.*$/, '')))
+      throw badEndpoint(given, 'has no IPv6 address in brackets');
     return { given, address: given, needsIpv6: true };
   }
   const address = host === '*' ? '*' : await lookUp(host as string);
@@ -59,7 +63,7 @@ export async function resolveEndpoint(given: string): Promise<ResolvedEndpoint> 
 }
 
 /** IPv4 where a name has both, as the peer binds it. Names of network interfaces are libzmq's. */
-async function lookUp(host: string): Promise<string> {
+export async function lookUp(host: string): Promise<string> {
   try {
     const addresses = await lookup(host, { all: true });
     const chosen = addresses.find(({ family }) => family === 4) ?? addresses[0];
@@ -72,16 +76,23 @@ async function lookUp(host: string): Promise<string> {
 
 async function checkIpcPath(given: string): Promise<void> {
   const path = given.slice('ipc://'.length);
-  if (path === '') throw config(given, 'has no path');
-  if (Buffer.byteLength(path) > IPC_PATH_BYTES_MAX) {
-    throw config(given, `has a path of more than ${IPC_PATH_BYTES_MAX} bytes`);
-  }
   // Abstract sockets have no file.
-  if (path.startsWith('@')) return;
+  if (!path.startsWith('@')) await checkSocketPath(given, path);
+  else if (Buffer.byteLength(path) > IPC_PATH_BYTES_MAX) throw tooLong(given);
+}
+
+/** That a socket can be made there without harm to what is there. Throws `ERR_ADDRESS`. */
+export async function checkSocketPath(given: string, path: string): Promise<void> {
+  if (path === '') throw badEndpoint(given, 'has no path');
+  if (Buffer.byteLength(path) > IPC_PATH_BYTES_MAX) throw tooLong(given);
   const found = await lstat(path).catch(() => null);
   if (!found) return;
-  if (!found.isSocket()) throw config(given, 'names a file that is not a socket');
-  if (await isListening(path)) throw config(given, 'is in use by another process');
+  if (!found.isSocket()) throw badEndpoint(given, 'names a file that is not a socket');
+  if (await isListening(path)) throw badEndpoint(given, 'is in use by another process');
+}
+
+function tooLong(given: string): KvdError {
+  return badEndpoint(given, `has a path of more than ${IPC_PATH_BYTES_MAX} bytes`);
 }
 
 function isListening(path: string): Promise<boolean> {
@@ -114,7 +125,7 @@ export async function bindEndpoint(
     await socket.bind(endpoint.address);
   } catch (error) {
     const code = (error as NodeJS.ErrnoException).code ?? 'unknown error';
-    throw config(endpoint.given, `cannot be bound: ${REASONS[code] ?? code}`, error);
+    throw badEndpoint(endpoint.given, `cannot be bound: ${REASONS[code] ?? code}`, error);
   }
   return (socket.lastEndpoint ?? endpoint.address).replace(MAPPED_IPV4, '$1');
 }
@@ -134,11 +145,17 @@ export async function removeIpcPath(endpoint: string): Promise<void> {
   await rm(endpoint.slice('ipc://'.length), { force: true }).catch(() => {});
 }
 
-/** True when only processes of this host can connect. */
-export function isLocal(endpoint: string): boolean {
-  return endpoint.startsWith('ipc://') || LOOPBACK.test(endpoint);
+/** True when it belongs to the gRPC door (`grpc/grpc-endpoints.ts`). */
+export function isGrpcEndpoint(endpoint: string): boolean {
+  return endpoint.startsWith('grpc');
 }
 
-function config(given: string, problem: string, cause?: unknown): KvdError {
+/** True when only processes of this host can connect. */
+export function isLocal(endpoint: string): boolean {
+  return /^(ipc|inproc|grpc\+unix):/.test(endpoint) || LOOPBACK.test(endpoint);
+}
+
+/** `ERR_ADDRESS`: what is wrong with an endpoint. */
+export function badEndpoint(given: string, problem: string, cause?: unknown): KvdError {
   return new KvdError('ERR_ADDRESS', `endpoint ${given} ${problem}`, { cause });
 }

@@ -7,7 +7,7 @@
  *
  *   identity   chosen by ZMQ per connection (5 bytes) or by the client
  *   uid        the client's number of the request: opaque, echoed byte for byte
- *   op         msgpack integer, echoed byte for byte
+ *   op         msgpack integer or text, echoed byte for byte; empty = control of a stream
  *   payload    one msgpack value each
  */
 import { MsgpackReader } from './msgpack.ts';
@@ -15,8 +15,11 @@ import { MsgpackReader } from './msgpack.ts';
 /** Index of the first payload behind identity, uid and op. */
 export const FIRST_PAYLOAD = 3;
 
-/** An operation id, or what stands in its place. */
-export type OperationFrame = number | 'text' | 'empty' | 'invalid';
+/** An operation's number or name, or what stands in its place. */
+export type OperationFrame = number | { readonly text: string } | 'empty' | 'invalid';
+
+/** Names of operations have up to 42 characters. */
+const NAME_BYTES_MAX = 128;
 
 const reader = new MsgpackReader();
 
@@ -24,17 +27,19 @@ export function readOperationFrame(frame: Uint8Array): OperationFrame {
   const first = frame[0];
   if (first === undefined) return 'empty';
   if (first <= 0x7f) return frame.length === 1 ? first : 'invalid';
-  reader.reset(frame);
-  const kind = reader.peek();
-  if (kind === 'str') return 'text';
-  if (kind !== 'int') return 'invalid';
   try {
-    const id = reader.readInteger();
-    return reader.remaining === 0 && typeof id === 'number' && id >= 0 ? id : 'invalid';
+    reader.reset(frame);
+    const op = reader.peek() === 'str' ? { text: reader.readText(NAME_BYTES_MAX) } : readId();
+    return reader.remaining === 0 ? op : 'invalid';
   } catch {
-    // A truncated integer names no operation; the caller says so to the client.
+    // Truncated, no UTF-8 or no integer: it names no operation, and the caller says so.
     return 'invalid';
   }
+}
+
+function readId(): number | 'invalid' {
+  const id = reader.readInteger();
+  return typeof id === 'number' && id >= 0 ? id : 'invalid';
 }
 
 /** Below this the collector does not notice a frame. */

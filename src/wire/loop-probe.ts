@@ -9,7 +9,7 @@
 import { Dealer } from 'zeromq';
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
-import { type Dialect, operationIdOf } from './dialect.ts';
+import { callNamed, type Dialect } from './dialect.ts';
 import { MsgpackReader, MsgpackWriter } from './msgpack.ts';
 
 export class LoopProbe {
@@ -20,11 +20,11 @@ export class LoopProbe {
   #socket: Dealer | null = null;
   #lastUid = 0;
 
-  /** `dialect` is one that the server offers. */
+  /** `dialect` is one that the server offers, and in which it knows a NOOP for what it is. */
   constructor(endpoint: string, dialect: Dialect, clock: Clock) {
     this.#endpoint = endpoint;
     this.#clock = clock;
-    this.#op = encodeInteger(operationIdOf(dialect, 'NOOP'));
+    this.#op = encodeInteger(callNamed(dialect, 'NOOP').id as number);
   }
 
   /** Milliseconds from sending NOOP to its reply. Rejects with `ERR_TIMEOUT`. */

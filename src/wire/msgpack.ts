@@ -70,6 +70,11 @@ const KINDS: readonly Kind[] = Array.from({ length: 256 }, (_, byte): Kind => {
   return byte <= 0xdd ? 'array' : 'map';
 });
 
+/** Kind of the value that begins with `byte`; undefined = there is none. */
+export function kindOfByte(byte: number | undefined): Kind {
+  return byte === undefined ? 'end of data' : (KINDS[byte] as Kind);
+}
+
 const utf8Decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
 const EMPTY = new Uint8Array(0);
 
@@ -106,9 +111,7 @@ export class MsgpackReader {
 
   /** Kind of the next value, without taking it. */
   peek(): Kind {
-    return this.offset < this.bytes.length
-      ? (KINDS[this.bytes[this.offset] as number] as Kind)
-      : 'end of data';
+    return kindOfByte(this.bytes[this.offset]);
   }
 
   fail(problem: string, offset = this.offset): never {
@@ -481,6 +484,13 @@ export class MsgpackWriter {
     else this.#writeLength(0xd9, length);
     const at = this.#reserve(length);
     this.#buffer.write(value, at, length, 'utf8');
+  }
+
+  /** A text that is there as UTF-8. */
+  writeUtf8(value: Uint8Array): void {
+    if (value.length <= 31) this.#byte(0xa0 | value.length);
+    else this.#writeLength(0xd9, value.length);
+    this.writeRaw(value);
   }
 
   writeBytes(value: Uint8Array): void {

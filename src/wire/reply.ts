@@ -10,8 +10,9 @@
  * when that fails, so an error has to look like a reply: the neutral value is the failure value of
  * the type. The error map behind it is for our own tools; real clients ignore further frames.
  */
+import type { ClientTraits } from '../engine/client-traits.ts';
 import { type KvdError, RefusedTransferError } from '../errors.ts';
-import type { Operation } from './requests.ts';
+import type { Call } from './operation.ts';
 import { bool, bytes, encode, pair, text } from './schema.ts';
 import { field, struct } from './struct.ts';
 
@@ -33,30 +34,44 @@ export const errorMap = struct<ErrorMap>({
 
 /** What the peer answers on hosts without a GPU; clients there accept any bytes. */
 export const STUB_EVENT: Uint8Array = Buffer.from('stub_ipc_handle');
+/** "Nothing was started": for clients that do not open it. */
+const NO_EVENT = new Uint8Array(0);
 
 const refusedTransfer = pair(bytes, bool);
 const exceptionText = text(TEXT_BYTES_MAX);
 
+/** A request that failed: how it was called, and by whom. */
+export interface FailedCall {
+  readonly uid: Uint8Array;
+  readonly op: Uint8Array;
+  readonly call: Call;
+  readonly client: ClientTraits;
+}
+
 /** `[uid, op, neutral, error]`, or null when the operation has no failure value. */
-export function neutralReply(
-  uid: Uint8Array,
-  op: Uint8Array,
-  operation: Operation,
-  error: KvdError,
-): Uint8Array[] | null {
-  const neutral = neutralFrame(operation, error);
-  if (neutral === null) return null;
+export function neutralReply(failed: FailedCall, error: KvdError): Uint8Array[] | null {
+  const { uid, op, call } = failed;
   const message = error.message.slice(0, MESSAGE_CHARS_MAX);
-  const details = { error: error.row.wireCode, message, op: operation.name };
+  const neutral = neutralFrame(failed, error, message);
+  if (neutral === null) return null;
+  const details = { error: error.row.wireCode, message, op: call.label };
   return [uid, op, neutral, encode(errorMap, details)];
 }
 
-function neutralFrame(operation: Operation, error: KvdError): Uint8Array | null {
-  switch (operation.neutral.kind) {
+function neutralFrame(
+  { call, client }: FailedCall,
+  error: KvdError,
+  message: string,
+): Uint8Array | null {
+  const { neutral } = call.operation;
+  switch (neutral.kind) {
     case 'frame':
-      return operation.neutral.frame;
+      return neutral.frame;
+    case 'explained':
+      return neutral.frame(message);
     case 'refused transfer': {
-      const event = error instanceof RefusedTransferError ? error.event : STUB_EVENT;
+      const stub = client.acceptsEmptyEvent ? NO_EVENT : STUB_EVENT;
+      const event = error instanceof RefusedTransferError ? error.event : stub;
       return encode(refusedTransfer, [event, false]);
     }
     case 'none':

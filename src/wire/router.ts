@@ -1,21 +1,22 @@
 /**
  * The ZMQ door: one ROUTER socket, one loop, every request answered exactly once.
  *
- *          receive ──► connection, operation ──► decode ──► admit ──► sink.dispatch
- *             ▲                 │ unknown          │ bad      │ no       │ value   │ promise
- *             │                 ▼                  ▼          ▼          ▼         ▼ later
- *          [ROUTER] ◄── outbox ◄─ bare / neutral + error / sink.refuse / reply ◄───┘
+ *          receive ──► connection, dialect, call ──► decode ──► admit ──► sink.dispatch
+ *             ▲                 │ unknown             │ bad      │ no       │ value   │ promise
+ *             │                 ▼                     ▼          ▼          ▼         ▼ later
+ *          [ROUTER] ◄── outbox ◄── answers ◄────── sink.refuse ──┴──── reply, stream ◄┘
  *
  * Invariants
  *   - Nothing that arrives stops the loop. What can fail for one message is inside `#handle`, which
  *     turns every error into that request's reply; errors of `receive` itself are logged and slow
  *     the loop down, never end it.
- *   - Each request leaves through `#answer` or one of the `#refuse…`, once. Silence remains only
+ *   - Each request leaves through a method of `Answers`, once. Silence remains only
  *     where spec wire 7.3 asks for it: fewer than two client frames have nobody to answer, an empty
- *     operation frame belongs to a stream, and failures that the client would take for success are
- *     withheld.
- *   - A request that could be decoded is refused in the engine's words only (`sink.refuse`): a
- *     failure that its client would take for success stays silent, also under overload.
+ *     operation frame is control of a stream, and failures that the client would take for success
+ *     are withheld.
+ *   - A request whose operation is known is refused in the engine's words only (`sink.refuse`): a
+ *     failure that its client would take for success stays silent, also under overload, and also
+ *     when the request cannot be read.
  *   - A handler that returns a value is answered before the next message is read: no promise, no
  *     timer between. Others are answered when their promise settles, in any order.
  *   - A burst yields to the event loop (`BATCH_COUNT_MAX`, `BATCH_MS_MAX`). ZMQ takes clients in
@@ -27,26 +28,29 @@
 import { setImmediate as eventLoopTurn } from 'node:timers/promises';
 import type { Router as RouterSocket } from 'zeromq';
 import type { Clock } from '../clock.ts';
-import type { OperationName, RequestOf, RequestSink } from '../engine/api.ts';
-import { KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
+import {
+  type InstanceId,
+  instanceIdOf,
+  type OperationName,
+  type RequestOf,
+} from '../engine/api.ts';
+import type { RequestSink } from '../engine/handlers.ts';
+import { type KvdError, toKvdError } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { Admission } from './admission.ts';
+import { Answers } from './answers.ts';
 import { type Connection, ConnectionTable } from './connections.ts';
-import { type Dialect, type DialectName, dialectOf, offeredDialects } from './dialect.ts';
+import { DialectDetection } from './detection.ts';
+import { type Dialect, type DialectChoice, type DialectName, offeredDialects } from './dialect.ts';
 import { removeIpcPath } from './endpoints.ts';
-import {
-  FIRST_PAYLOAD,
-  type OperationFrame,
-  readOperationFrame,
-  releasePayloads,
-} from './frames.ts';
+import { FIRST_PAYLOAD, readOperationFrame, releasePayloads } from './frames.ts';
 import { LoopProbe } from './loop-probe.ts';
-import { Outbox } from './outbox.ts';
-import { bareReply, exceptionReply } from './reply.ts';
-import type { Operation } from './requests.ts';
+import { type LossReason, Outbox } from './outbox.ts';
+import { type Accepted, type Named, type Pending, readInstanceId } from './received.ts';
 import { PayloadReader, type TokenReader } from './schema.ts';
 import { type BoundSocket, openSocket } from './socket.ts';
+import { StreamTable } from './streams.ts';
 import { WireJournal } from './wire-journal.ts';
 import {
   BATCH_COUNT_MAX,
@@ -62,7 +66,7 @@ export interface RouterOptions {
   readonly log: Logger;
   readonly bus: EventBus;
   readonly limits?: Partial<WireLimits>;
-  readonly dialect: 'auto' | DialectName;
+  readonly dialect: DialectChoice;
 }
 
 /** What stands behind the door. */
@@ -70,6 +74,16 @@ export interface RouterTarget {
   readonly sink: RequestSink;
   /** The chunk hasher; decoding a key reads its tokens. */
   readonly hasher: TokenReader;
+}
+
+export interface DialectCounts {
+  readonly dialects: readonly {
+    readonly name: DialectName;
+    readonly releases: string;
+    readonly clients: number;
+    readonly requests: number;
+  }[];
+  readonly clients_undetermined: number;
 }
 
 /** Pause after an error of `receive`, so that a lasting one cannot occupy the process. */
@@ -80,19 +94,6 @@ const DRAIN_POLL_MS = 2;
 /** How long a closing router tries to reach clients that do not read. */
 const FLUSH_MS_MAX = 500;
 
-/** What is needed to answer a request, also much later. */
-interface Pending {
-  readonly connection: Connection;
-  readonly uid: Buffer;
-  readonly op: Buffer;
-}
-
-/** A request that has been decoded. */
-interface Accepted extends Pending {
-  readonly operation: Operation;
-  readonly request: RequestOf<OperationName>;
-}
-
 interface Target {
   readonly sink: RequestSink;
   readonly reader: PayloadReader;
@@ -101,8 +102,6 @@ interface Target {
 export class Router {
   /** Endpoints with their real ports. */
   readonly endpoints: readonly string[];
-  /** Monotonic milliseconds at which the loop last took a message. */
-  lastLoopTurnMs: number;
   readonly #socket: RouterSocket;
   readonly #clock: Clock;
   readonly #limits: WireLimits;
@@ -111,8 +110,14 @@ export class Router {
   readonly #admission: Admission;
   readonly #outbox: Outbox;
   readonly #journal: WireJournal;
+  readonly #detection: DialectDetection;
+  readonly #streams: StreamTable;
+  readonly #answers: Answers;
   readonly #probe: LoopProbe;
+  /** Requests since the start, by the dialect in which they were understood. */
+  readonly #requestCounts: Record<DialectName, number> = { A: 0, B: 0, C: 0 };
   #loop: Promise<void> | null = null;
+  #isDry = true;
 
   private constructor(
     options: RouterOptions,
@@ -120,22 +125,41 @@ export class Router {
     { socket, endpoints, probeEndpoint }: BoundSocket,
   ) {
     this.endpoints = endpoints;
-    this.lastLoopTurnMs = options.clock.preciseMs();
     this.#socket = socket;
     this.#clock = options.clock;
     this.#limits = limits;
     this.#dialects = offeredDialects(options.dialect);
-    this.#connections = new ConnectionTable(this.#limits.connectionCountMax, this.#dialects);
-    this.#admission = new Admission(this.#limits);
+    this.#admission = new Admission(limits);
     this.#journal = new WireJournal(options.log, options.bus);
+    this.#detection = new DialectDetection(this.#dialects);
     this.#outbox = new Outbox({
       socket,
       clock: options.clock,
-      limits: this.#limits,
-      onLost: (connection, reason, count) => this.#journal.lost(connection, reason, count),
+      limits,
+      onLost: (connection, reason, count) => this.#lost(connection, reason, count),
     });
-    const [dialect] = this.#dialects;
-    this.#probe = new LoopProbe(probeEndpoint, dialect as Dialect, options.clock);
+    this.#streams = new StreamTable({
+      limits,
+      send: (connection, frames) => this.#outbox.send(connection, [connection.identity, ...frames]),
+      onFailed: ({ connection, call, request }, error) => {
+        const failed = { operation: call.operation, request, isAnswered: true };
+        this.#journal.refusal(connection, error, failed);
+      },
+    });
+    this.#connections = new ConnectionTable(
+      limits.connectionCountMax,
+      this.#dialects,
+      (forgotten) => this.#streams.end(forgotten),
+    );
+    this.#answers = new Answers({
+      outbox: this.#outbox,
+      journal: this.#journal,
+      streams: this.#streams,
+      detection: this.#detection,
+      dialectNames: this.#dialects.map(({ name }) => name).join('/'),
+    });
+    const newest = this.#dialects.at(-1) as Dialect;
+    this.#probe = new LoopProbe(probeEndpoint, newest, options.clock);
   }
 
   /** Binds every endpoint. Throws `ERR_ADDRESS` and leaves nothing open when one cannot be. */
@@ -150,15 +174,32 @@ export class Router {
     this.#loop ??= this.#receiveAll({ sink, reader: new PayloadReader(hasher) });
   }
 
+  /** True when the loop has handled what there was and waits. */
+  get isDry(): boolean {
+    return this.#isDry;
+  }
+
   /** Sends a NOOP through the loop; milliseconds until its reply. Rejects with `ERR_TIMEOUT`. */
   selfPing(timeoutMs: number): Promise<number> {
     return this.#probe.ping(timeoutMs);
   }
 
+  /** Connections and requests of each dialect that is offered, and connections of any so far. */
+  dialectCounts(): DialectCounts {
+    const { undetermined, ...clients } = this.#connections.countByDialect();
+    const dialects = this.#dialects.map(({ name, releases }) => ({
+      name,
+      releases,
+      clients: clients[name],
+      requests: this.#requestCounts[name],
+    }));
+    return { dialects, clients_undetermined: undetermined };
+  }
+
   statistics(): Record<string, unknown> {
     return {
       endpoints: this.endpoints,
-      dialects: this.#dialects.map(({ name, releases }) => ({ name, releases })),
+      ...this.dialectCounts(),
       is_closing: this.#admission.isClosing,
       connections: this.#connections.count,
       connections_max: this.#limits.connectionCountMax,
@@ -169,6 +210,9 @@ export class Router {
       replies_queued_bytes: this.#outbox.queuedBytes,
       replies_queued_bytes_max: this.#limits.queueBytesMaxTotal,
       clients_not_reading: this.#outbox.waitingClientCount,
+      streams: this.#streams.count,
+      streams_max: this.#limits.streamCountMaxTotal,
+      stream_parts_sent: this.#streams.partCount,
       ...this.#journal.snapshot(),
     };
   }
@@ -184,6 +228,8 @@ export class Router {
       while (this.#admission.inFlightCount > 0 && this.#clock.preciseMs() < endMs) {
         await this.#pause();
       }
+      // The last thing: a subscriber that is told earlier comes back while the door still answers.
+      this.#streams.endAll();
       const flushEndMs = Math.min(endMs, this.#clock.preciseMs() + FLUSH_MS_MAX);
       while (!(await this.#outbox.flush()) && this.#clock.preciseMs() < flushEndMs) {
         await this.#pause();
@@ -208,6 +254,7 @@ export class Router {
     let batchMs = 0;
     while (!this.#socket.closed) {
       let frames: Buffer[];
+      this.#isDry = true;
       try {
         frames = await this.#socket.receive();
       } catch (error) {
@@ -217,8 +264,8 @@ export class Router {
         await this.#pause(RECEIVE_ERROR_PAUSE_MS);
         continue;
       }
+      this.#isDry = false;
       const startMs = this.#clock.preciseMs();
-      this.lastLoopTurnMs = startMs;
       this.#handle(frames, target);
       batchCount += 1;
       batchMs += this.#clock.preciseMs() - startMs;
@@ -236,43 +283,54 @@ export class Router {
     const connection = this.#connections.of(identity as Buffer);
     this.#journal.receivedCount += 1;
     if (!uid || !op) {
-      this.#bad(connection, 'ERR_WIRE_FRAME_COUNT', 'a message of less than two frames');
+      this.#answers.bad(connection, 'ERR_WIRE_FRAME_COUNT', 'a message of less than two frames');
       return;
     }
-    const pending: Pending = { connection, uid, op };
     const id = readOperationFrame(op);
-    const dialect = typeof id === 'number' ? dialectOf(connection.candidates, id) : null;
-    const operation = dialect?.operationsById.get(id as number);
-    if (!dialect || !operation) {
-      this.#refuseUnknown(pending, id);
+    if (id === 'empty') {
+      this.#streams.control(connection, uid, frames[FIRST_PAYLOAD]);
       return;
     }
+    const resolved = this.#detection.resolve(connection, id, frames);
+    if (!resolved) {
+      this.#answers.refuseUnknown({ connection, uid, op }, id);
+      return;
+    }
+    const { dialect, call } = resolved;
     connection.adopt(dialect);
+    this.#requestCounts[dialect.name] += 1;
+    const named: Named = { connection, uid, op, dialect, call, request: null };
     let request: RequestOf<OperationName>;
     try {
-      this.#admission.checkSize(operation, frames, reader.tokenCountMax);
-      request = operation.decodeRequest(frames, FIRST_PAYLOAD, reader);
+      this.#admission.checkSize(call, frames, reader.tokenCountMax);
+      request = call.decodeRequest(frames, FIRST_PAYLOAD, reader);
     } catch (error) {
-      this.#refuseMalformed(pending, operation, toKvdError(error));
+      // The delimiter of a REQ socket looks like an empty uid, and nothing is where it should be.
+      if (uid.length === 0) this.#answers.refuse(named, error);
+      else {
+        const instanceId = readInstanceId(call.operation.name, frames, reader);
+        this.#refuseAtDoor(named, sink, instanceId, toKvdError(error));
+      }
       return;
     }
-    const accepted: Accepted = { connection, uid, op, operation, request };
-    const refusal = this.#admission.refusalOf(operation, connection);
+    const accepted: Accepted = { connection, uid, op, dialect, call, request };
+    const refusal = this.#admission.refusalOf(call, connection);
     if (refusal) {
-      this.#refuseDecoded(accepted, sink, refusal);
+      this.#refuseAtDoor(accepted, sink, instanceIdOf(request), refusal);
       releasePayloads(frames);
     } else this.#dispatch(accepted, sink, frames);
   }
 
   #dispatch(accepted: Accepted, sink: RequestSink, frames: Buffer[]): void {
-    const { connection, operation, request } = accepted;
+    const { connection, call, request } = accepted;
+    const { name } = call.operation;
     // Copies out of an inline payload may still run when its handler has given up.
-    const release = operation.name === 'COMMIT_STORE' ? () => {} : () => releasePayloads(frames);
+    const release = name === 'COMMIT_STORE' ? () => {} : () => releasePayloads(frames);
     let result: unknown;
     try {
-      result = sink.dispatch(operation.name, request, connection.context, release);
+      result = sink.dispatch(name, request, connection.context, release);
     } catch (error) {
-      this.#refuse(accepted, error);
+      this.#answers.refuse(accepted, error);
       release();
       return;
     }
@@ -280,31 +338,36 @@ export class Router {
       this.#settleLater(
         accepted,
         result,
-        (reply) => this.#answer(accepted, reply),
-        (error) => this.#refuse(accepted, error),
+        (reply) => this.#answers.answer(accepted, reply),
+        (error) => this.#answers.refuse(accepted, error),
       );
     } else {
-      this.#answer(accepted, result);
+      this.#answers.answer(accepted, result);
       release();
     }
   }
 
   /** Not let in: what the client is told is the engine's choice, and may have to wait. */
-  #refuseDecoded(accepted: Accepted, sink: RequestSink, cause: KvdError): void {
-    const { connection, operation, request } = accepted;
+  #refuseAtDoor(
+    named: Named,
+    sink: RequestSink,
+    instanceId: InstanceId | null,
+    cause: KvdError,
+  ): void {
+    const { connection, call } = named;
     let error: unknown;
     try {
-      error = sink.refuse(operation.name, request, connection.context, cause);
+      error = sink.refuse(call.operation.name, instanceId, connection.context, cause);
     } catch (failure) {
       error = failure;
     }
-    const refuse = (due: unknown) => this.#refuse(accepted, due);
-    if (error instanceof Promise) this.#settleLater(accepted, error, refuse, refuse);
+    const refuse = (due: unknown) => this.#answers.refuse(named, due);
+    if (error instanceof Promise) this.#settleLater(named, error, refuse, refuse);
     else refuse(error);
   }
 
   #settleLater(
-    { connection }: Accepted,
+    { connection }: Pending,
     result: Promise<unknown>,
     onValue: (value: unknown) => void,
     onError: (error: unknown) => void,
@@ -317,82 +380,9 @@ export class Router {
     result.then(settled(onValue), settled(onError));
   }
 
-  #answer(accepted: Accepted, reply: unknown): void {
-    const { connection, uid, op, operation } = accepted;
-    let frame: Uint8Array | null;
-    try {
-      frame = operation.encodeReply(reply as never);
-    } catch (error) {
-      this.#refuse(accepted, error);
-      return;
-    }
-    const { identity } = connection;
-    this.#outbox.send(connection, frame ? [identity, uid, op, frame] : [identity, uid, op]);
-  }
-
-  /** A request that could be read and failed. */
-  #refuse(accepted: Accepted, cause: unknown): void {
-    const { connection, operation, request } = accepted;
-    const error = toKvdError(cause);
-    const reply = this.#refusalReply(accepted, operation, error);
-    this.#journal.refusal(connection, error, {
-      name: operation.name,
-      request,
-      isAnswered: reply !== null,
-    });
-    if (reply) this.#send(connection, reply);
-  }
-
-  /** The request could not be read. */
-  #refuseMalformed(pending: Pending, operation: Operation, error: KvdError): void {
-    const { connection, uid, op } = pending;
-    // The delimiter of a REQ socket looks like an empty uid; then `op` is the uid, and a reply of
-    // the operation's type would be nonsense. A bare one is safe for everybody.
-    const reply =
-      uid.length === 0 ? bareReply(uid, op) : this.#refusalReply(pending, operation, error);
-    const refused = { name: operation.name, request: null, isAnswered: reply !== null };
-    if (error.code === 'ERR_OVERLOADED') this.#journal.refusal(connection, error, refused);
-    else this.#journal.badMessage(connection, error, refused);
-    if (reply) this.#send(connection, reply);
-  }
-
-  /** Null where the client is answered by silence. */
-  #refusalReply(
-    { connection, uid, op }: Pending,
-    operation: Operation,
-    error: KvdError,
-  ): Uint8Array[] | null {
-    if (error instanceof WithheldReplyError) return null;
-    return connection.dialect.refuse(uid, op, operation, error);
-  }
-
-  #refuseUnknown(pending: Pending, id: OperationFrame): void {
-    const { connection, uid, op } = pending;
-    if (id === 'empty') {
-      this.#bad(connection, 'ERR_WIRE_OPERATION', 'a stream control frame without a stream');
-      return;
-    }
-    const shown = typeof id === 'number' ? `operation ${id}` : `an operation frame (${id})`;
-    const names = this.#dialects.map((dialect) => dialect.name).join('/');
-    const error = this.#bad(
-      connection,
-      'ERR_WIRE_OPERATION',
-      `${shown} is not known in dialect ${names}`,
-    );
-    this.#send(connection, id === 'text' ? exceptionReply(uid, error) : bareReply(uid, op));
-  }
-
-  #bad(
-    connection: Connection,
-    code: 'ERR_WIRE_FRAME_COUNT' | 'ERR_WIRE_OPERATION',
-    problem: string,
-  ): KvdError {
-    const error = new KvdError(code, problem);
-    this.#journal.badMessage(connection, error, null);
-    return error;
-  }
-
-  #send(connection: Connection, reply: Uint8Array[]): void {
-    this.#outbox.send(connection, [connection.identity, ...reply]);
+  #lost(connection: Connection, reason: LossReason, count: number): void {
+    this.#journal.lost(connection, reason, count);
+    if (reason === 'gone') this.#streams.drop(connection);
+    else this.#streams.end(connection);
   }
 }

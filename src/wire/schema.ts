@@ -92,6 +92,16 @@ export function integer(
   };
 }
 
+/** An unsigned integer of 64 bits. */
+export const bigInteger: Codec<bigint> = {
+  read(reader) {
+    const start = reader.offset;
+    const value = BigInt(reader.readInteger());
+    return value >= 0n ? value : reader.fail(`expected an integer from 0, got ${value}`, start);
+  },
+  write: (writer, value) => writer.writeInteger(value),
+};
+
 /** A size that is only shown or compared, so that a value beyond 2^53 may be rounded. */
 export const size: Codec<number> = {
   read: (reader) => Number(reader.readInteger()),
@@ -160,6 +170,31 @@ export function array<T>(codec: Codec<T>, countMax: number = LIST_COUNT_MAX): Co
     write(writer, items) {
       writer.writeArrayHeader(items.length);
       for (const item of items) codec.write(writer, item);
+    },
+  };
+}
+
+/** A map whose keys are integers from 0. */
+export function mapOf<T>(
+  codec: Codec<T>,
+  countMax: number = LIST_COUNT_MAX,
+): Codec<ReadonlyMap<number, T>> {
+  return {
+    read(reader) {
+      const count = reader.readMapHeader(countMax);
+      const map = new Map<number, T>();
+      for (let pair = 0; pair < count; pair += 1) {
+        const key = reader.readIntegerIn(0, Number.MAX_SAFE_INTEGER);
+        map.set(key, codec.read(reader));
+      }
+      return map;
+    },
+    write(writer, map) {
+      writer.writeMapHeader(map.size);
+      for (const [key, value] of map) {
+        writer.writeInteger(key);
+        codec.write(writer, value);
+      }
     },
   };
 }

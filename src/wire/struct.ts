@@ -24,6 +24,8 @@ export interface Field<T> {
   readonly isRequired: boolean;
   /** Value of a missing key; undefined = the property stays out of the object. */
   readonly fallback: T | undefined;
+  /** Which structs have it when they are written; absent = those in which it is not undefined. */
+  readonly isWritten?: (value: object) => boolean;
 }
 
 export function field<T>(name: string, codec: Codec<T>): Field<T> {
@@ -39,13 +41,20 @@ export function omittable<T>(name: string, codec: Codec<T>): Field<T> {
   return { name, codec, isRequired: false, fallback: undefined };
 }
 
-/** A field that this protocol generation does not carry: always `value`, never on the wire. */
-export function fixed<T>(value: T): Field<T> {
+/** A field of newer clients: written when the value is that of one, else `fallback` when read. */
+export function fieldWhen<T>(
+  name: string,
+  codec: Codec<NonNullable<T>> | Codec<T>,
+  fallback: T,
+  // A method of any struct: its type is known where the fields are put together.
+  isWritten: (value: never) => boolean,
+): Field<T> {
   return {
-    name: '',
-    codec: { read: () => value, write: () => {} },
+    name,
+    codec: codec as Codec<T>,
     isRequired: false,
-    fallback: value,
+    fallback,
+    isWritten: isWritten as (value: object) => boolean,
   };
 }
 
@@ -63,29 +72,27 @@ export function struct<T extends object>(fields: FieldsOf<T>): Codec<T> {
     keyWriter.writeText(entry.name);
     return { property, keyBytes: keyWriter.take(), field: entry };
   });
-  const carried = entries.filter((entry) => entry.field.name !== '');
   return {
-    read: (reader) => readStruct(reader, entries, carried) as T,
-    write: (writer, value) => writeStruct(writer, carried, value as Record<string, unknown>),
+    read: (reader) => readStruct(reader, entries) as T,
+    write: (writer, value) => writeStruct(writer, entries, value as Record<string, unknown>),
   };
 }
 
 function readStruct(
   reader: PayloadReader,
   entries: readonly FieldEntry[],
-  carried: readonly FieldEntry[],
 ): Record<string, unknown> {
   const start = reader.offset;
-  const count = reader.readMapHeader(carried.length + FOREIGN_PAIRS_MAX);
+  const count = reader.readMapHeader(entries.length + FOREIGN_PAIRS_MAX);
   const found: Record<string, unknown> = {};
   let next = 0;
   for (let pair = 0; pair < count; pair += 1) {
-    const index = matchKey(reader, carried, next);
+    const index = matchKey(reader, entries, next);
     if (index < 0) {
       reader.skip();
       continue;
     }
-    const entry = carried[index] as FieldEntry;
+    const entry = entries[index] as FieldEntry;
     reader.place = entry.field.name;
     found[entry.property] = entry.field.codec.read(reader);
     next = index + 1;
@@ -102,21 +109,21 @@ function readStruct(
 }
 
 /** Index of the field whose key comes next in the frame, or −1 for an unknown key. */
-function matchKey(reader: PayloadReader, carried: readonly FieldEntry[], next: number): number {
-  const expected = carried[next];
+function matchKey(reader: PayloadReader, entries: readonly FieldEntry[], next: number): number {
+  const expected = entries[next];
   if (expected && reader.tryExact(expected.keyBytes)) return next;
   reader.place = 'key of a map';
   const name = reader.readText();
-  return carried.findIndex((entry) => entry.field.name === name);
+  return entries.findIndex((entry) => entry.field.name === name);
 }
 
 function writeStruct(
   writer: MsgpackWriter,
-  carried: readonly FieldEntry[],
+  entries: readonly FieldEntry[],
   value: Record<string, unknown>,
 ): void {
-  const present = carried.filter(({ property, field }) =>
-    field.isRequired || field.fallback !== undefined ? true : value[property] !== undefined,
+  const present = entries.filter(({ property, field }) =>
+    field.isWritten ? field.isWritten(value) : field.isRequired || value[property] !== undefined,
   );
   writer.writeMapHeader(present.length);
   for (const { property, keyBytes, field } of present) {

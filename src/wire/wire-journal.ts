@@ -4,10 +4,11 @@
  * one place that says that a request was refused, whoever refused it.
  */
 import type { OperationName, RequestOf } from '../engine/api.ts';
-import type { ErrorCode, KvdError } from '../errors.ts';
+import type { ErrorCode, KvdError, LogLevel } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { Connection } from './connections.ts';
+import type { Operation } from './operation.ts';
 import type { LossReason } from './outbox.ts';
 
 /** Ids of real requests have 40 to 60 characters, paths of models some more. */
@@ -15,7 +16,7 @@ const NAME_CHARS_MAX = 120;
 
 /** A request whose operation is known. */
 export interface RefusedRequest {
-  readonly name: OperationName;
+  readonly operation: Operation;
   /** Null when it could not be read. */
   readonly request: RequestOf<OperationName> | null;
   /** False: the failure is answered by silence. */
@@ -77,20 +78,28 @@ export class WireJournal {
 
   #report(connection: Connection, error: KvdError, refused: RefusedRequest | null): void {
     const isSilent = refused !== null && !refused.isAnswered;
-    if (isSilent) increment(this.#withheld, refused.name);
-    const { level, next } = error.row;
+    if (isSilent) increment(this.#withheld, refused.operation.name);
+    const { next } = error.row;
     const { cause } = error;
     const stack = error.code === 'ERR_INTERNAL' && cause instanceof Error ? `\n${cause.stack}` : '';
-    const subject = refused?.name ?? 'message';
+    const subject = refused?.operation.name ?? 'message';
     this.#log.limited(
-      // Silence makes a client wait, so it is never a detail.
-      level === 'debug' || level === 'info' ? (isSilent ? 'warn' : 'info') : level,
+      levelOf(error, refused),
       `${error.code} ${subject} ${connection.id}`,
       `${subject} of client ${connection.id}${describe(refused?.request ?? null)} ` +
         `refused${isSilent ? ' without an answer' : ''}: ${error.code}: ${error.message} ` +
         `(next: ${next})${stack}`,
     );
   }
+}
+
+function levelOf(error: KvdError, refused: RefusedRequest | null): Exclude<LogLevel, 'debug'> {
+  // An engine without its cache registered stops, or runs on without a cache.
+  if (refused?.operation.neutral.kind === 'none') return 'error';
+  const { level } = error.row;
+  if (level !== 'debug' && level !== 'info') return level;
+  // Silence makes a client wait, so it is never a detail.
+  return refused && !refused.isAnswered ? 'warn' : 'info';
 }
 
 /** Whose request it is, without its tokens and salt: ` (instance 7, request cmpl-1)`. */

@@ -21,6 +21,9 @@ export interface WireLimits {
   readonly queueCountMax: number;
   readonly queueBytesMax: number;
   readonly queueBytesMaxTotal: number;
+  /** Streams that a connection, and all together, may have open. Above: `OVERLOADED`. */
+  readonly streamCountMax: number;
+  readonly streamCountMaxTotal: number;
 }
 
 export const DEFAULT_WIRE_LIMITS: WireLimits = {
@@ -39,6 +42,10 @@ export const DEFAULT_WIRE_LIMITS: WireLimits = {
   queueCountMax: 65_536,
   queueBytesMax: 64 * MIB,
   queueBytesMaxTotal: 512 * MIB,
+  // An engine has one subscription; one that resynchronises opens the next before the last has
+  // ended.
+  streamCountMax: 8,
+  streamCountMaxTotal: 4096,
 };
 
 /**

@@ -2,14 +2,12 @@
 import * as assert from 'uvu/assert';
 import { KvdClient, tokenSpan } from '../../src/client/client.ts';
 import { systemClock } from '../../src/clock.ts';
-import type {
-  OperationName,
-  RequestContext,
-  RequestOf,
-  RequestSink,
-} from '../../src/engine/api.ts';
+import type { OperationName, RequestOf } from '../../src/engine/api.ts';
+import type { RequestContext } from '../../src/engine/client-traits.ts';
+import type { RequestSink } from '../../src/engine/handlers.ts';
 import { KvdError } from '../../src/errors.ts';
 import { EventBus } from '../../src/observability/events.ts';
+import type { DialectChoice, DialectName } from '../../src/wire/dialect.ts';
 import { Router } from '../../src/wire/router.ts';
 import type { WireLimits } from '../../src/wire/wire-limits.ts';
 import { openHasher } from './core-hasher.ts';
@@ -24,23 +22,29 @@ export interface WireHouse {
   readonly bus: EventBus;
   readonly url: string;
   /** A further client; closed with the house. */
-  client(url?: string): KvdClient;
+  client(url?: string, dialect?: DialectName): KvdClient;
   close(): Promise<void>;
 }
 
 export interface WireHouseOptions {
   readonly endpoints?: readonly string[];
   readonly limits?: Partial<WireLimits>;
+  readonly dialect?: DialectChoice;
   /** What the engine makes of a refusal by the door. Absent: nothing. */
   readonly refuse?: RequestSink['refuse'];
 }
 
-/** Operations without an answer are `ERR_NOT_ENABLED`; PING and NOOP have one. */
+/** Operations without an answer are `ERR_NOT_ENABLED`; PING, NOOP and GET_CHUNK_SIZE have one. */
 export async function openWireHouse(
   answers: Answers = {},
   options: WireHouseOptions = {},
 ): Promise<WireHouse> {
-  const all: Answers = { PING: () => true, NOOP: () => 'OK', ...answers };
+  const all: Answers = {
+    PING: () => true,
+    NOOP: () => 'OK',
+    GET_CHUNK_SIZE: () => 16,
+    ...answers,
+  };
   const log = new RecordingLogger();
   const bus = new EventBus();
   const router = await Router.bind({
@@ -48,7 +52,7 @@ export async function openWireHouse(
     clock: systemClock,
     log,
     bus,
-    dialect: 'auto',
+    dialect: options.dialect ?? 'auto',
     ...(options.limits ? { limits: options.limits } : {}),
   });
   router.run({
@@ -69,8 +73,8 @@ export async function openWireHouse(
     log,
     bus,
     url,
-    client(target = url) {
-      const client = KvdClient.connect(target);
+    client(target = url, dialect = 'A') {
+      const client = KvdClient.connect(target, { dialect });
       clients.push(client);
       return client;
     },
@@ -107,8 +111,8 @@ export function pingUnheard(client: KvdClient): Promise<void> {
   return client.send([Buffer.from('unheard'), Buffer.from([19]), Buffer.from([0xc0])]);
 }
 /**
- * Sends raw frames and returns the reply, or null when there is none. A NOOP goes behind them: a
- * request that is answered at once is answered before the NOOP, on the same connection.
+ * Sends raw frames and returns the reply, or null when there is none. A PING goes behind them: a
+ * request that is answered at once is answered before the PING, on the same connection.
  */
 export async function replyOrSilence(
   client: KvdClient,
@@ -119,7 +123,7 @@ export async function replyOrSilence(
     reply = stray;
   });
   await client.send(frames);
-  await client.call('NOOP', {}, CALL_TIMEOUT_MS);
+  await ping(client);
   return reply;
 }
 
@@ -136,6 +140,7 @@ export function lookup(requestId = 'r'): RequestOf<'LOOKUP'> {
       requestId,
       cacheSalt: '',
       readerCount: null,
+      requestConfigs: null,
     },
   };
 }

@@ -5,7 +5,7 @@
  */
 import { Dealer, Router } from 'zeromq';
 import type { OperationName } from '../../src/engine/api.ts';
-import { DIALECTS, type Dialect, operationIdOf } from '../../src/wire/dialect.ts';
+import { idA } from './calls.ts';
 
 export type ReplyHook = (name: OperationName) => void | Promise<void>;
 
@@ -25,10 +25,7 @@ export class WireProxy {
     this.url = front.lastEndpoint as string;
     this.#serverUrl = options.serverUrl;
     this.#hook = options.hook;
-    const dialect = DIALECTS[0] as Dialect;
-    this.#watched = new Map(
-      options.watched.map((name) => [Number(operationIdOf(dialect, name)), name]),
-    );
+    this.#watched = new Map(options.watched.map((name) => [idA(name), name]));
     void this.#forwardRequests();
   }
 

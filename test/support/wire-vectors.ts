@@ -1,6 +1,6 @@
 /** The golden messages of test/vectors and the session transcripts (spec wire 11). */
 import { readFileSync } from 'node:fs';
-import type { HostTensor, OperationName } from '../../src/engine/api.ts';
+import type { HostTensor } from '../../src/engine/api.ts';
 
 /** Hex, runs of hex, or only a digest of a long frame. */
 export type VectorFrame = string | { $runs: readonly [string, number][] } | FrameDigest;
@@ -13,8 +13,10 @@ export interface FrameDigest {
 }
 
 export interface VectorRequest {
-  readonly op: OperationName;
-  readonly id: number;
+  /** As the release spells it. */
+  readonly op: string;
+  /** Null: it is called by its name. */
+  readonly id: number | null;
   readonly case: string;
   readonly frames: readonly VectorFrame[];
   readonly exact: boolean;
@@ -28,7 +30,8 @@ export interface VectorResponse extends VectorRequest {
 export interface VectorWrapper {
   readonly case: string;
   readonly hex: string;
-  readonly other_protocols: Readonly<Record<string, string>>;
+  /** Pickles only. */
+  readonly other_protocols?: Readonly<Record<string, string>>;
   readonly fields: Readonly<Record<string, unknown>>;
 }
 
@@ -57,7 +60,7 @@ export interface VectorMalformed {
 }
 
 export interface WireVectors {
-  readonly operations: readonly { op: OperationName; id: number; payload_types: string[] }[];
+  readonly operations: readonly { op: string; id: number | null; payload_types: string[] }[];
   readonly requests: readonly VectorRequest[];
   readonly responses: readonly VectorResponse[];
   readonly wrappers: readonly VectorWrapper[];
@@ -65,8 +68,34 @@ export interface WireVectors {
   readonly tensor_pickles_canonical: readonly VectorTensorPickle[];
   readonly hostile_pickles: readonly VectorHostilePickle[];
   readonly establish: readonly string[];
-  readonly neutral_replies: readonly { op: OperationName; frames: readonly string[] }[];
+  readonly neutral_replies: readonly { op: string; frames: readonly string[] }[];
   readonly malformed: readonly VectorMalformed[];
+  /** Since 0.5.6: device wrappers that are no wrappers. */
+  readonly bad_descriptors?: readonly { readonly case: string; readonly hex: string }[];
+}
+
+type DialectLetter = 'A' | 'B' | 'C';
+
+export interface DialectVectors {
+  readonly tables: Readonly<
+    Record<DialectLetter, readonly { id: number; op: string; signatures: readonly string[] }[]>
+  >;
+  readonly sequences: readonly {
+    readonly case: string;
+    readonly steps: readonly {
+      readonly id: number;
+      readonly signature: string;
+      readonly op: string | null;
+      readonly state_after: string;
+    }[];
+  }[];
+  readonly keyed_cases: readonly {
+    readonly id: number;
+    readonly signature: string;
+    readonly key_has_num_kv_readers: boolean;
+    readonly instance_dialect: DialectLetter | null;
+    readonly op: string;
+  }[];
 }
 
 export interface SessionMessage {
@@ -80,10 +109,25 @@ function load(name: string): unknown {
   return JSON.parse(readFileSync(new URL(`../vectors/${name}`, import.meta.url), 'utf8'));
 }
 
-export const wireVectors = load('wire-0.5.0.json') as WireVectors;
+/** Releases that there are golden messages of, with the dialect that they speak. */
+export const RELEASES = { '0.5.0': 'A', '0.5.6': 'C' } as const;
+export type Release = keyof typeof RELEASES;
 
-export function sessionMessages(mode: 'handle' | 'data' | 'pickle'): readonly SessionMessage[] {
-  return (load(`session-0.5.0-${mode}.json`) as { messages: SessionMessage[] }).messages;
+export const wireVectors = load('wire-0.5.0.json') as WireVectors;
+export const wireVectors056 = load('wire-0.5.6.json') as WireVectors;
+
+export function wireVectorsOf(release: Release): WireVectors {
+  return release === '0.5.0' ? wireVectors : wireVectors056;
+}
+
+/** Operation tables with signatures, and message sequences with what they mean. */
+export const dialectVectors = load('dialect.json') as DialectVectors;
+
+export function sessionMessages(
+  release: Release,
+  mode: 'handle' | 'data' | 'pickle',
+): readonly SessionMessage[] {
+  return (load(`session-${release}-${mode}.json`) as { messages: SessionMessage[] }).messages;
 }
 
 export function frameBytes(frame: Exclude<VectorFrame, FrameDigest>): Buffer {

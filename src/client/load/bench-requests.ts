@@ -31,6 +31,7 @@ export function promptOf(sequence: number, tokenCount: number, runName: string):
     requestId: `${runName}-${sequence}-${name}`,
     cacheSalt: '',
     readerCount: null,
+    requestConfigs: null,
   });
   return {
     sequence,

@@ -28,6 +28,7 @@ import type { Clock } from '../../clock.ts';
 import type { CacheKey } from '../../engine/api.ts';
 import { KvdError } from '../../errors.ts';
 import { formatBytes } from '../../units.ts';
+import type { DialectName } from '../../wire/dialect.ts';
 import { KvdClient } from '../client.ts';
 import { promptOf } from './bench-requests.ts';
 import { type BenchWorker, Caller, isTimeout, RefusedStepError } from './bench-worker.ts';
@@ -49,6 +50,8 @@ const POLL_MS = 1;
 export interface BenchOptions {
   readonly url: string;
   readonly transferMode: 'auto' | 'lmcache_driven' | 'engine_driven';
+  /** The generation of clients to be taken for. */
+  readonly dialect: DialectName;
   readonly geometry: CacheGeometry;
   /** Of a prompt; only whole chunks of it are stored. */
   readonly tokenCount: number;
@@ -87,7 +90,7 @@ export interface BenchResult {
 /** Throws `ERR_TIMEOUT` when there is no server, `ERR_BAD_REQUEST` for options that do not fit. */
 export async function runBench(options: BenchOptions): Promise<BenchResult> {
   const runName = `kvd-bench-${process.pid}-${randomBytes(6).toString('hex')}`;
-  const client = KvdClient.connect(options.url, options.clock);
+  const client = KvdClient.connect(options.url, options);
   try {
     const caller = new Caller(client, options.timeoutMs);
     const chunkSizeTokens = await caller.call('GET_CHUNK_SIZE', {});
@@ -166,7 +169,7 @@ class BenchRun {
   }
 
   async #open(): Promise<void> {
-    const { clientCount, url, clock, timeoutMs } = this.#options;
+    const { clientCount, url, clock, dialect, timeoutMs } = this.#options;
     const { shape, mode, runName } = this.#parts;
     const neededBytes = 2 * shape.requestBytes * clientCount;
     const freeBytes = freeSharedMemoryBytes();
@@ -178,7 +181,7 @@ class BenchRun {
       );
     }
     for (let i = 0; i < clientCount; i += 1) {
-      const client = KvdClient.connect(url, clock);
+      const client = KvdClient.connect(url, { clock, dialect });
       const caller = new Caller(client, timeoutMs);
       const pattern = this.#pattern;
       const common = { caller, instanceId: newInstanceId(), modelName: runName, shape, pattern };

@@ -93,6 +93,7 @@ export class EngineDrivenWorker implements BenchWorker {
       hiddenSize: headCount * headSize,
       dtype,
       usesMla: kvSize === 1,
+      physicalSlotCount: null,
     });
     this.#transport = 'inline';
     if (shmName === '') return;

@@ -16,6 +16,7 @@ import {
 } from '../../../src/wire/schema.ts';
 import { field, struct } from '../../../src/wire/struct.ts';
 import { ELEMENTS_PER_MESSAGE_MAX, LIST_COUNT_MAX } from '../../../src/wire/wire-limits.ts';
+import { callA } from '../../support/calls.ts';
 import { openHasher } from '../../support/core-hasher.ts';
 import { suite } from '../../support/suite.ts';
 import {
@@ -38,8 +39,9 @@ const key: CacheKey = {
   requestId: 'r',
   cacheSalt: '',
   readerCount: null,
+  requestConfigs: null,
 };
-const storeFrames = OPERATIONS.STORE.encodeRequest({
+const storeFrames = callA('STORE').encodeRequest({
   key,
   instanceId: 1n,
   blockIds: [],
@@ -47,7 +49,7 @@ const storeFrames = OPERATIONS.STORE.encodeRequest({
 });
 
 function decodeStore(blockIds: Uint8Array): RequestOf<'STORE'> {
-  return OPERATIONS.STORE.decodeRequest(storeFrames.with(2, blockIds), 0, reader);
+  return callA('STORE').decodeRequest(storeFrames.with(2, blockIds), 0, reader);
 }
 
 /** An array of `count` times the same byte, which is a value. */
@@ -178,7 +180,7 @@ suite('STORE', (test) => {
       half,
     ]);
     const frames = [wide, ...rest].with(2, Buffer.concat([Buffer.of(0x91), half]));
-    refusalCost(() => OPERATIONS.STORE.decodeRequest(frames, 0, reader), /payload 2: more than/);
+    refusalCost(() => callA('STORE').decodeRequest(frames, 0, reader), /payload 2: more than/);
   });
 });
 
@@ -207,7 +209,7 @@ suite('value that nobody asked for', (test) => {
       repeated(10_000_000, 0x90),
     ]);
     const frames = storeFrames.with(0, wide);
-    assertCheap(refusalCost(() => OPERATIONS.STORE.decodeRequest(frames, 0, reader), /more than/));
+    assertCheap(refusalCost(() => callA('STORE').decodeRequest(frames, 0, reader), /more than/));
   });
 
   test('is walked through within the budget when a whole frame is read as a bool', () => {
@@ -218,10 +220,10 @@ suite('value that nobody asked for', (test) => {
 
 suite('list of records', (test) => {
   const lists: [string, () => unknown][] = [
-    ['wrappers', () => OPERATIONS.REGISTER_KV_CACHE.decodeRequest(registration(1), 0, reader)],
-    ['group infos', () => OPERATIONS.REGISTER_KV_CACHE.decodeRequest(registration(6), 0, reader)],
-    ['records', () => OPERATIONS.REPORT_BLOCK_ALLOCATION.decodeRequest(report, 0, reader)],
-    ['object keys', () => OPERATIONS.P2P_UNLOCK_OBJECTS.decodeRequest([many], 0, reader)],
+    ['wrappers', () => callA('REGISTER_KV_CACHE').decodeRequest(registration(1), 0, reader)],
+    ['group infos', () => callA('REGISTER_KV_CACHE').decodeRequest(registration(6), 0, reader)],
+    ['records', () => callA('REPORT_BLOCK_ALLOCATION').decodeRequest(report, 0, reader)],
+    ['object keys', () => callA('P2P_UNLOCK_OBJECTS').decodeRequest([many], 0, reader)],
     ['matches', () => OPERATIONS.CB_LOOKUP_PRE_COMPUTED_V2.decodeReply(many, reader)],
     ['ranges', () => OPERATIONS.CB_LOOKUP_PRE_COMPUTED.decodeReply(many, reader)],
   ];

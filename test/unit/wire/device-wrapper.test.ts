@@ -1,5 +1,6 @@
 /** Pickled device wrappers: every golden one is read, every hostile one is refused. */
 import { existsSync } from 'node:fs';
+import { decode, encode } from '@msgpack/msgpack';
 import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { CpuShmWrapper, TensorWrapper } from '../../../src/device/tensor-wrapper.ts';
@@ -7,7 +8,12 @@ import { KvdError } from '../../../src/errors.ts';
 import { readDeviceWrapper } from '../../../src/wire/device-wrapper.ts';
 import { writeShmWrapperPickle } from '../../../src/wire/pickle-writer.ts';
 import { suite } from '../../support/suite.ts';
-import { frameBytes, type VectorWrapper, wireVectors } from '../../support/wire-vectors.ts';
+import {
+  frameBytes,
+  type VectorWrapper,
+  wireVectors,
+  wireVectors056,
+} from '../../support/wire-vectors.ts';
 
 const byCase = new Map(wireVectors.wrappers.map((wrapper) => [wrapper.case, wrapper]));
 
@@ -52,12 +58,23 @@ function expected(fields: Record<string, unknown>): Record<string, unknown> {
         storageSizeBytes: handle[2],
         storageOffsetBytes: handle[3],
       };
+    case 'VmmCudaIPCWrapper':
+      return {
+        kind: 'cuda-vmm',
+        ...geometry,
+        exportId: goldenBytes(fields['_export_id']),
+        shareKind: fields['_kind'],
+        fabricHandle: fields['_fabric_blob'] === null ? null : goldenBytes(fields['_fabric_blob']),
+        allocationSizeBytes: fields['_alloc_size'],
+        allocationOffsetBytes: fields['_alloc_offset'],
+        sizeBytes: fields['_nbytes'],
+      };
     default:
       return {
         kind: 'cuda-raw-ipc',
         ...geometry,
         memoryHandle: goldenBytes(fields['_ipc_handle_reserved']),
-        allocationOffsetBytes: 0,
+        allocationOffsetBytes: fields['_alloc_offset'] ?? 0,
         sizeBytes: fields['_nbytes'],
       };
   }
@@ -69,9 +86,11 @@ function goldenBytes(value: unknown): Uint8Array {
 
 const UNSUPPORTED = 'cuda-expandable-segment';
 
+const GOLDEN = [...wireVectors.wrappers, ...wireVectors056.wrappers];
+
 suite('device wrapper', (test) => {
-  test('of every golden case is read with all its fields', () => {
-    for (const wrapper of wireVectors.wrappers) {
+  test('of every golden case is read with all its fields, pickled or described', () => {
+    for (const wrapper of GOLDEN) {
       if (wrapper.case === UNSUPPORTED) continue;
       const read = readDeviceWrapper(Buffer.from(wrapper.hex, 'hex'));
       assert.equal({ ...read }, expected(wrapper.fields), wrapper.case);
@@ -82,7 +101,7 @@ suite('device wrapper', (test) => {
     for (const wrapper of wireVectors.wrappers) {
       if (wrapper.case === UNSUPPORTED) continue;
       const hasBytes = wrapper.fields['class'] !== 'CpuShmTensorWrapper';
-      for (const [protocol, hex] of Object.entries(wrapper.other_protocols)) {
+      for (const [protocol, hex] of Object.entries(wrapper.other_protocols ?? {})) {
         const data = Buffer.from(hex, 'hex');
         if (protocol === '2' && hasBytes) {
           assert.match(refusal(data).message, /_codecs\.encode" is not allowed/);
@@ -99,7 +118,7 @@ suite('device wrapper', (test) => {
     assert.match(expandable.message, /expandable_segments/);
     for (const [module, name, remedy] of [
       ['lmcache.v1.platform.musa.ipc', 'MusaIPCWrapper', /MUSA/],
-      ['lmcache.v1.platform.cuda.ipc_wrapper', 'VmmCudaIPCWrapper', /expandable_segments/],
+      ['lmcache.v1.platform.musa.ipc_wrapper', 'MusaIPCWrapper', /MUSA/],
     ] as const) {
       const error = refusal(pickle(text(module), text(name), 0x93, 0x2e));
       assert.is(error.code, 'ERR_UNSUPPORTED');
@@ -108,7 +127,7 @@ suite('device wrapper', (test) => {
   });
 
   test('survives no truncation', () => {
-    for (const wrapper of wireVectors.wrappers) {
+    for (const wrapper of GOLDEN) {
       const data = Buffer.from(wrapper.hex, 'hex');
       for (let length = 0; length < data.length; length += 1) {
         assert.is(refusal(data.subarray(0, length)).code, 'ERR_WIRE_WRAPPER');
@@ -135,6 +154,96 @@ suite('device wrapper', (test) => {
 
 /** Cases of the hostile list that the specification accepts. */
 const ACCEPTED = new Set(['trailing-garbage', 'list-instead-of-tuple', 'unknown-extra-attribute']);
+
+suite('described wrapper', (test) => {
+  test('that is none, or says more than it should, is refused', () => {
+    for (const { case: name, hex } of wireVectors056.bad_descriptors ?? []) {
+      assert.is(refusal(Buffer.from(hex, 'hex')).code, 'ERR_WIRE_WRAPPER', name);
+    }
+  });
+
+  test('of a device that no server can use is refused with the reason', () => {
+    for (const [type, reason] of [
+      ['musa', /MUSA/],
+      ['npu', /NPU/],
+    ] as const) {
+      const error = refusal(described({ type }));
+      assert.is(error.code, 'ERR_UNSUPPORTED');
+      assert.match(error.message, reason);
+    }
+    assert.match(refusal(described({ type: 'tpu' })).message, /type "tpu" is unknown/);
+  });
+
+  test('needs every key of its type, each of its kind', () => {
+    const metadata = {
+      dtype: 'uint8',
+      shape: [4],
+      stride: [1],
+      storage_offset: 0,
+      device_uuid: '',
+    };
+    const good = { type: 'cpu_shm', version: 1, metadata, shm_name: '/a', nbytes: 4 };
+    assert.is(readDeviceWrapper(described(good)).kind, 'cpu-shm');
+    const damages = [
+      { version: 2 },
+      { version: '1' },
+      { nbytes: 3 },
+      { nbytes: -1 },
+      { nbytes: 4.5 },
+      { nbytes: null },
+      { shm_name: '/a/b' },
+      { shm_name: '..' },
+      { handle: [] },
+      { metadata: { ...metadata, shape: [4, 1] } },
+      { metadata: { ...metadata, dtype: 'load' } },
+      { metadata: { ...metadata, more: 1 } },
+      { metadata: [] },
+    ];
+    for (const damage of damages) {
+      const { code } = refusal(described({ ...good, ...damage }));
+      assert.is(code, 'ERR_WIRE_WRAPPER', JSON.stringify(damage));
+    }
+    for (const key of Object.keys(good) as (keyof typeof good)[]) {
+      const { [key]: _, ...rest } = good;
+      assert.match(refusal(described(rest)).message, /missing/, key);
+    }
+  });
+
+  test('with an allocation smaller than its view, or a handle too many, is refused', () => {
+    const golden = GOLDEN.find((wrapper) => wrapper.case === 'cuda-vmm-fabric') as VectorWrapper;
+    const map = decode(Buffer.from(golden.hex, 'hex')) as Record<string, unknown>;
+    assert.is(readDeviceWrapper(described(map)).kind, 'cuda-vmm');
+    for (const damage of [
+      { alloc_offset: 0x20_0000 },
+      { fabric_blob: null },
+      { kind: 'posix_fd' },
+      { kind: 'pipe' },
+      { export_id: new Uint8Array(15) },
+    ]) {
+      assert.is(refusal(described({ ...map, ...damage })).code, 'ERR_WIRE_WRAPPER');
+    }
+  });
+
+  test('with any byte changed is read or refused, never anything else', () => {
+    const data = Buffer.from(wireVectors056.wrappers[0]?.hex ?? '', 'hex');
+    fc.assert(
+      fc.property(fc.nat(data.length - 1), fc.nat(255), (index, byte) => {
+        const damaged = Buffer.from(data);
+        damaged[index] = byte;
+        try {
+          readDeviceWrapper(damaged);
+        } catch (error) {
+          assert.instance(error, KvdError);
+        }
+      }),
+      { numRuns: 3000 },
+    );
+  });
+});
+
+function described(map: Record<string, unknown>): Uint8Array {
+  return encode(map);
+}
 
 suite('hostile pickle', (test) => {
   test('of every golden case is refused, and nothing is executed', () => {

@@ -11,16 +11,24 @@ import type {
   StoreRequest,
 } from '../../../src/engine/api.ts';
 import { KvdError } from '../../../src/errors.ts';
-import { OPERATIONS } from '../../../src/wire/requests.ts';
+import { type Dialect, dialectNamed } from '../../../src/wire/dialect.ts';
 import { suite } from '../../support/suite.ts';
 import {
   type Answers,
   CALL_TIMEOUT_MS,
   openWireHouse,
+  ping,
   replyOrSilence,
   type WireHouse,
 } from '../../support/wire-house.ts';
-import { framesInFull, type VectorMalformed, wireVectors } from '../../support/wire-vectors.ts';
+import {
+  framesInFull,
+  RELEASES,
+  type Release,
+  type VectorMalformed,
+  type VectorRequest,
+  wireVectorsOf,
+} from '../../support/wire-vectors.ts';
 
 function refuse(message: string): never {
   throw new KvdError('ERR_BAD_REQUEST', message);
@@ -42,6 +50,7 @@ const emptyEngine: Answers = {
     throw new KvdError('ERR_UNKNOWN_INSTANCE', `instance ${instanceId}`);
   },
   WAIT_PREFETCH_STATUS: () => 0,
+  CLEAR: () => undefined,
   REPORT_BLOCK_ALLOCATION: () => undefined,
 };
 
@@ -61,17 +70,15 @@ function badMessageCount(house: WireHouse): number {
 }
 
 async function stillAnswers(house: WireHouse, client: KvdClient): Promise<void> {
-  const same = await client.call('NOOP', {}, CALL_TIMEOUT_MS);
-  const other = await house.client().call('NOOP', {}, CALL_TIMEOUT_MS);
-  assert.equal([same.value, other.value], ['OK', 'OK']);
+  await ping(client);
+  await ping(house.client());
 }
 
-async function checkMalformed(house: WireHouse, vector: VectorMalformed): Promise<void> {
-  const client = house.client();
-  await client.exchange(
-    wireVectors.establish.map((hex) => Buffer.from(hex, 'hex')),
-    CALL_TIMEOUT_MS,
-  );
+async function checkMalformed(
+  house: WireHouse,
+  client: KvdClient,
+  vector: VectorMalformed,
+): Promise<void> {
   const frames = framesInFull(vector.frames);
   const badBefore = badMessageCount(house);
   const reply = await replyOrSilence(client, frames);
@@ -83,25 +90,38 @@ async function checkMalformed(house: WireHouse, vector: VectorMalformed): Promis
 }
 
 suite('malformed message', (test) => {
-  test('of every golden case gets its kind of reply, and the loop goes on', async () => {
-    const house = await openWireHouse(emptyEngine);
-    try {
-      for (const vector of wireVectors.malformed) await checkMalformed(house, vector);
-      assert.not.ok(existsSync('pwned_by_pickle'));
-      assert.ok(house.log.has(/LOOKUP of client \d+ refused: ERR_WIRE_PAYLOAD: payload 0/));
-    } finally {
-      await house.close();
-    }
-  });
+  for (const [release, dialect] of Object.entries(RELEASES) as [Release, 'A' | 'C'][]) {
+    test(`of every golden case of ${release} gets its kind of reply`, async () => {
+      const house = await openWireHouse(emptyEngine);
+      const { malformed, establish } = wireVectorsOf(release);
+      try {
+        for (const vector of malformed) {
+          const client = house.client(house.url, dialect);
+          const known = establish.map((hex) => Buffer.from(hex, 'hex'));
+          await client.exchange(known, CALL_TIMEOUT_MS);
+          await checkMalformed(house, client, vector);
+        }
+        assert.not.ok(existsSync('pwned_by_pickle'));
+        assert.ok(house.log.has(/LOOKUP of client \d+ refused: ERR_WIRE_PAYLOAD: payload 0/));
+      } finally {
+        await house.close();
+      }
+    });
+  }
 
   test('that is a golden request cut anywhere is refused with an error', async () => {
     const house = await openWireHouse(emptyEngine);
     try {
-      const client = house.client();
-      for (const vector of oneRequestPerOperation()) {
-        await checkTruncations(client, framesInFull(vector.frames));
+      for (const release of Object.keys(RELEASES) as Release[]) {
+        const dialect = dialectNamed(RELEASES[release]);
+        const client = house.client(house.url, dialect.name);
+        const known = wireVectorsOf(release).establish.map((hex) => Buffer.from(hex, 'hex'));
+        await client.exchange(known, CALL_TIMEOUT_MS);
+        for (const vector of oneRequestPerOperation(release)) {
+          await checkTruncations(client, dialect, vector);
+        }
+        await stillAnswers(house, client);
       }
-      await stillAnswers(house, client);
     } finally {
       await house.close();
     }
@@ -114,7 +134,7 @@ suite('malformed message', (test) => {
       const frame = fc.uint8Array({ maxLength: 40 });
       const messages = fc.sample(fc.array(frame, { minLength: 1, maxLength: 8 }), 5_000);
       const known = fc.sample(
-        fc.tuple(fc.integer({ min: 1, max: 36 }), fc.array(frame, { maxLength: 7 })),
+        fc.tuple(fc.integer({ min: 1, max: 41 }), fc.array(frame, { maxLength: 7 })),
         5_000,
       );
       for (const frames of messages) await client.send(frames);
@@ -133,9 +153,9 @@ suite('malformed message', (test) => {
 });
 
 /** The shortest golden request of each operation that has payloads. */
-function oneRequestPerOperation() {
-  const shortest = new Map<string, (typeof wireVectors.requests)[number]>();
-  for (const vector of wireVectors.requests) {
+function oneRequestPerOperation(release: Release): VectorRequest[] {
+  const shortest = new Map<string, VectorRequest>();
+  for (const vector of wireVectorsOf(release).requests) {
     if (vector.frames.length === 2 || JSON.stringify(vector.frames).includes('$len')) continue;
     const known = shortest.get(vector.op);
     const size = (candidate: typeof vector) => candidate.frames.join('').length;
@@ -144,8 +164,13 @@ function oneRequestPerOperation() {
   return [...shortest.values()];
 }
 
-/** Cuts each payload at each byte; one NOOP behind them all shows that every one was taken. */
-async function checkTruncations(client: KvdClient, frames: Buffer[]): Promise<void> {
+/** Cuts each payload at each byte; one PING behind them all shows that every one was taken. */
+async function checkTruncations(
+  client: KvdClient,
+  dialect: Dialect,
+  { op, frames: golden }: VectorRequest,
+): Promise<void> {
+  const frames = framesInFull(golden);
   const replies: (readonly Uint8Array[])[] = [];
   client.onStrayReply((reply) => replies.push(reply));
   let count = 0;
@@ -157,11 +182,11 @@ async function checkTruncations(client: KvdClient, frames: Buffer[]): Promise<vo
       count += 1;
     }
   }
-  await client.call('NOOP', {}, CALL_TIMEOUT_MS);
-  const operation = Object.values(OPERATIONS)[(frames[1] as Buffer)[0]! - 1];
-  const isSilent = operation?.neutral.kind === 'none';
-  assert.is(replies.length, isSilent ? 0 : count, operation?.name);
-  assert.ok(replies.every((reply) => reply.length === 4));
+  await ping(client);
+  const call = [...dialect.callsByName.values()].find(({ label }) => label === op);
+  const isRegistration = call?.operation.neutral.kind === 'none';
+  assert.is(replies.length, isRegistration && dialect.name === 'A' ? 0 : count, op);
+  assert.ok(replies.every(({ length }) => length === (isRegistration ? 2 : 4)));
 }
 
 suite('router on several endpoints', (test) => {
@@ -176,8 +201,7 @@ suite('router on several endpoints', (test) => {
       assert.is(house.router.endpoints.length, endpoints.length);
       assert.match(house.router.endpoints[0] as string, /^tcp:\/\/127\.0\.0\.1:\d+$/);
       for (const endpoint of house.router.endpoints) {
-        const { value } = await house.client(endpoint).call('NOOP', {}, CALL_TIMEOUT_MS);
-        assert.is(value, 'OK', endpoint);
+        await ping(house.client(endpoint));
       }
     } finally {
       await house.close();

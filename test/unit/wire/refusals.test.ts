@@ -1,19 +1,34 @@
 /** What a client is told when its request is refused, by the engine or by the door. */
 import * as assert from 'uvu/assert';
-import type { RequestOf } from '../../../src/engine/api.ts';
+import type { KvdClient } from '../../../src/client/client.ts';
+import type { InstanceId, RequestOf } from '../../../src/engine/api.ts';
 import { KvdError, RefusedTransferError, WithheldReplyError } from '../../../src/errors.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 import { until } from '../../support/waiting.ts';
 import {
+  type Answers,
   CALL_TIMEOUT_MS,
   lookup,
   openWireHouse,
   ping,
   replyOrSilence,
   retrieve,
+  type WireHouse,
   withWireHouse,
 } from '../../support/wire-house.ts';
+import { wireVectors } from '../../support/wire-vectors.ts';
+
+/** What the first request of `oldClient` asks for. */
+const CHUNK_SIZE: Answers = { GET_CHUNK_SIZE: () => 256 };
+
+/** A client that the server knows to be one of 0.5.0. */
+async function oldClient(house: WireHouse): Promise<KvdClient> {
+  const client = house.client();
+  const frames = wireVectors.establish.map((hex) => Buffer.from(hex, 'hex'));
+  await client.exchange(frames, CALL_TIMEOUT_MS);
+  return client;
+}
 
 suite('withheld reply', (test) => {
   test('is silence, counted by operation, for registrations and strict transfers', () =>
@@ -67,8 +82,7 @@ suite('refusal by the door', (test) => {
       },
       {
         ...overload,
-        refuse(name, request, context, error) {
-          const { instanceId } = request as RequestOf<'RETRIEVE'>;
+        refuse(name, instanceId, context, error) {
           asked.push([name, instanceId, context.connectionId, error.code]);
           return new RefusedTransferError(error.code, error.message, Buffer.from('event!'));
         },
@@ -82,7 +96,7 @@ suite('refusal by the door', (test) => {
       async (house) => {
         const client = house.client();
         await rejects(client.call('RETRIEVE', retrieve(), 100), /no reply within 100 ms/);
-        await client.call('NOOP', {}, CALL_TIMEOUT_MS);
+        await ping(client);
         assert.equal(house.router.statistics()['replies_withheld'], { RETRIEVE: 1 });
         assert.equal(house.router.statistics()['refusals'], { ERR_OVERLOADED: 1 });
       },
@@ -112,21 +126,58 @@ suite('refusal by the door', (test) => {
     );
   });
 
-  test('is asked for behind decoding only: a malformed request is none of the engine', () =>
+  const BAD = Buffer.of(0xc1);
+  const unreadable: [string, 3 | 4 | 15, Buffer[], InstanceId | null][] = [
+    ['a bad key', 4, [BAD, Buffer.of(77), BAD, BAD, BAD], 77n],
+    ['an id as text', 4, [BAD, Buffer.from([0xa2, 0x37, 0x37]), BAD, BAD, BAD], 77n],
+    ['a payload too many', 4, [BAD, Buffer.of(77), BAD, BAD, BAD, BAD], 77n],
+    ['nothing that can be read', 4, [BAD, BAD, BAD, BAD, BAD], null],
+    ['an id that is none', 4, [BAD, Buffer.of(0xff), BAD, BAD, BAD], null],
+    ['no id', 4, [BAD], null],
+    ['a bad key', 15, [BAD, Buffer.of(77)], 77n],
+    ['a bad key', 3, [BAD, Buffer.of(77), BAD, BAD], null],
+  ];
+  for (const [what, op, payloads, expectedId] of unreadable) {
+    const name = { 3: 'STORE', 4: 'RETRIEVE', 15: 'PREPARE_RETRIEVE' }[op];
+    test(`of a ${name} with ${what} asks the engine, which may want silence`, () => {
+      const asked: unknown[] = [];
+      return withWireHouse(
+        CHUNK_SIZE,
+        async (house) => {
+          const client = await oldClient(house);
+          const frames = [Buffer.of(7), Buffer.of(op), ...payloads];
+          assert.is(await replyOrSilence(client, frames), null);
+          assert.equal(asked, [[name, expectedId]]);
+          const statistics = house.router.statistics();
+          assert.equal(statistics['replies_withheld'], { [name]: 1 });
+          assert.equal(statistics['refusals'], {});
+          assert.equal(Object.values(statistics['bad_messages'] as object), [1]);
+        },
+        {
+          refuse(operation, instanceId, _, { code, message }) {
+            asked.push([operation, instanceId]);
+            return new WithheldReplyError(code, message);
+          },
+        },
+      );
+    });
+  }
+
+  test('of a request that cannot be read is its failure value if the engine has no objection', () =>
+    withWireHouse(CHUNK_SIZE, async (house) => {
+      const frames = [Buffer.of(7), Buffer.of(4), BAD, BAD, BAD, BAD, BAD];
+      assert.is((await replyOrSilence(await oldClient(house), frames))?.length, 4);
+      assert.equal(house.router.statistics()['bad_messages'], { ERR_WIRE_PAYLOAD: 1 });
+    }));
+
+  test('behind an empty uid is bare: what looks like an operation is the uid of a REQ socket', () =>
     withWireHouse(
-      {},
+      CHUNK_SIZE,
       async (house) => {
-        const client = house.client();
-        const reply = await replyOrSilence(client, [
-          Buffer.of(7),
-          Buffer.of(4),
-          ...Array.from({ length: 5 }, () => Buffer.of(0xc1)),
-        ]);
-        assert.is(reply?.length, 4);
-        assert.equal(house.router.statistics()['bad_messages'], { ERR_WIRE_PAYLOAD: 1 });
+        const frames = [Buffer.of(), Buffer.of(4), Buffer.of(0x15)];
+        assert.is((await replyOrSilence(await oldClient(house), frames))?.length, 2);
       },
       {
-        ...overload,
         refuse() {
           throw new Error('the engine was asked');
         },
@@ -176,6 +227,24 @@ suite('refusal by the door', (test) => {
           lines[1] as string,
           /^warn: RETRIEVE of client \d+ \(.*\) refused without an answer: ERR_DATA_MISSING: gone/,
         );
+      },
+    ));
+
+  test('of a registration is an error, whatever the reason', () =>
+    withWireHouse(
+      {
+        ...CHUNK_SIZE,
+        REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: () => {
+          throw new WithheldReplyError('ERR_OVERLOADED', 'full');
+        },
+      },
+      async (house) => {
+        const client = await oldClient(house);
+        await replyOrSilence(client, [Buffer.of(7), Buffer.of(11), BAD]);
+        await replyOrSilence(client, [Buffer.of(7), Buffer.of(1), BAD]);
+        const seen = house.log.lines.map(({ level, message }) => `${level} ${message}`);
+        assert.is(seen.length, 2);
+        for (const line of seen) assert.match(line, /^error REGISTER_\w+ of client \d+ refused/);
       },
     ));
 

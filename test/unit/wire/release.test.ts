@@ -38,6 +38,7 @@ suite('released payloads', (test) => {
       requestId,
       cacheSalt: '',
       readerCount: null,
+      requestConfigs: null,
     },
     tpSize: 1,
   });

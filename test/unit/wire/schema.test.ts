@@ -2,7 +2,7 @@
 import * as assert from 'uvu/assert';
 import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
 import { frames } from '../../../src/wire/payload-frames.ts';
-import { cacheKey } from '../../../src/wire/requests.ts';
+import { cacheKey } from '../../../src/wire/requests/fields.ts';
 import {
   array,
   bool,
@@ -20,7 +20,7 @@ import {
   PayloadReader,
   text,
 } from '../../../src/wire/schema.ts';
-import { field, fieldOr, fixed, omittable, struct } from '../../../src/wire/struct.ts';
+import { field, fieldOr, fieldWhen, omittable, struct } from '../../../src/wire/struct.ts';
 import { openHasher } from '../../support/core-hasher.ts';
 import { suite } from '../../support/suite.ts';
 
@@ -35,14 +35,15 @@ interface Sample {
   readonly count: number;
   readonly label: string;
   readonly hint?: boolean;
-  readonly generation: null;
+  /** 1 = not said. */
+  readonly generation: number;
 }
 
 const sample = struct<Sample>({
   count: field('n', integer(0, 100)),
   label: fieldOr('label', text(10), 'none'),
   hint: omittable('hint', bool),
-  generation: fixed(null),
+  generation: fieldWhen('g', integer(), 1, ({ generation }: Sample) => generation > 1),
 });
 
 suite('struct', (test) => {
@@ -50,12 +51,12 @@ suite('struct', (test) => {
     assert.equal(read(sample, '82a56c6162656ca161a16e05'), {
       count: 5,
       label: 'a',
-      generation: null,
+      generation: 1,
     });
     assert.equal(read(sample, '82a3666f6f81a17801a16e05'), {
       count: 5,
       label: 'none',
-      generation: null,
+      generation: 1,
     });
     assert.is(read(sample, '83a16e05a16e06a16e07').count, 7);
   });
@@ -73,11 +74,20 @@ suite('struct', (test) => {
 
   test('is written in the declared order, defaults included, omitted values left out', () => {
     const hex = (value: Sample) => Buffer.from(encode(sample, value)).toString('hex');
-    assert.is(hex({ count: 5, label: 'none', generation: null }), '82a16e05a56c6162656ca46e6f6e65');
+    assert.is(hex({ count: 5, label: 'none', generation: 1 }), '82a16e05a56c6162656ca46e6f6e65');
     assert.is(
-      hex({ generation: null, hint: true, label: 'none', count: 5 }),
+      hex({ generation: 1, hint: true, label: 'none', count: 5 }),
       '83a16e05a56c6162656ca46e6f6e65a468696e74c3',
     );
+  });
+
+  test('of older clients is read and written without the fields of newer ones', () => {
+    assert.is(read(sample, '82a16e05a16702').generation, 2);
+    assert.is(read(sample, '81a16e05').generation, 1);
+    const hex = (generation: number) =>
+      Buffer.from(encode(sample, { count: 5, label: '', generation })).toString('hex');
+    assert.is(hex(1), '82a16e05a56c6162656ca0');
+    assert.is(hex(2), '83a16e05a56c6162656ca0a16702');
   });
 
   test('with a key that JavaScript treats specially is an unknown key', () => {

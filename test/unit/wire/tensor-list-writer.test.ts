@@ -10,6 +10,7 @@ import { OPERATIONS } from '../../../src/wire/requests.ts';
 import { PayloadReader } from '../../../src/wire/schema.ts';
 import { readTensorList } from '../../../src/wire/tensor-list.ts';
 import { tensorListWriter, writeTensorList } from '../../../src/wire/tensor-list-writer.ts';
+import { callA } from '../../support/calls.ts';
 import { openHasher } from '../../support/core-hasher.ts';
 import { suite } from '../../support/suite.ts';
 import { contentsOf, contentsOfAll } from '../../support/tensor-contents.ts';
@@ -62,12 +63,13 @@ function keyOf(tokenCount: number, startToken: number, endToken: number): CacheK
     requestId: 'r',
     cacheSalt: '',
     readerCount: null,
+    requestConfigs: null,
   };
 }
 
 function sendCommitStore(key: CacheKey, data: InlinePayload): InlinePayload {
-  const frames = OPERATIONS.COMMIT_STORE.encodeRequest({ key, instanceId: 7n, data });
-  return OPERATIONS.COMMIT_STORE.decodeRequest(frames, 0, reader).data;
+  const frames = callA('COMMIT_STORE').encodeRequest({ key, instanceId: 7n, data });
+  return callA('COMMIT_STORE').decodeRequest(frames, 0, reader).data;
 }
 
 suite('tensor list writer', (test) => {
@@ -197,8 +199,8 @@ suite('COMMIT_STORE request', (test) => {
   test('carries tensors from client to server, as views of the frame', () => {
     const key = keyOf(32, 0, 32);
     const request = { key, instanceId: 7n, data: { kind: 'tensors', tensors } } as const;
-    const frames = OPERATIONS.COMMIT_STORE.encodeRequest(request);
-    const read = OPERATIONS.COMMIT_STORE.decodeRequest(frames, 0, reader);
+    const frames = callA('COMMIT_STORE').encodeRequest(request);
+    const read = callA('COMMIT_STORE').decodeRequest(frames, 0, reader);
     assert.equal([read.instanceId, read.key.tokens.count], [7n, 32]);
     assert.equal(contentsOfAll(read.data), tensors.map(contentsOf));
     const [first] = read.data.kind === 'tensors' ? read.data.tensors : [];
@@ -211,8 +213,8 @@ suite('COMMIT_STORE request', (test) => {
 
   test('with bytes that are no list is decoded as malformed, with the reason', () => {
     const request = { key: keyOf(32, 0, 32), instanceId: 7n, data: { kind: 'none' } } as const;
-    const frames = OPERATIONS.COMMIT_STORE.encodeRequest(request);
-    const decode = () => OPERATIONS.COMMIT_STORE.decodeRequest(frames, 0, reader).data;
+    const frames = callA('COMMIT_STORE').encodeRequest(request);
+    const decode = () => callA('COMMIT_STORE').decodeRequest(frames, 0, reader).data;
     frames[2] = Buffer.from('c40200ff', 'hex');
     const data = decode();
     assert.is(data.kind, 'malformed');
