@@ -27,7 +27,8 @@ const PLANE_COUNT_MAX = 65_536;
 export interface ChecksumOptions {
   readonly blockIds: readonly number[];
   readonly blocksPerChecksum: number;
-  readonly blockAxis: number;
+  /** One per tensor. */
+  readonly blockAxes: readonly number[];
   readonly isLayerwise: boolean;
 }
 
@@ -49,14 +50,14 @@ export async function checksumBlocks(
   source: BlockSource,
   options: ChecksumOptions,
 ): Promise<string[][]> {
-  const { blockIds, blocksPerChecksum, blockAxis, isLayerwise } = options;
+  const { blockIds, blocksPerChecksum, blockAxes, isLayerwise } = options;
   if (!Number.isSafeInteger(blocksPerChecksum) || blocksPerChecksum < 1) {
     throw new KvdError(
       'ERR_BAD_REQUEST',
       `blocks per checksum: ${blocksPerChecksum}, expected ≥ 1`,
     );
   }
-  const layers = source.tensors.map((tensor) => readPlanes(tensor, blockAxis));
+  const layers = source.tensors.map((tensor, i) => readPlanes(tensor, blockAxes[i]));
   for (const id of blockIds) {
     const outside = layers.find((layer) => !(id >= 0 && id < layer.engineBlockCount));
     if (outside) {
@@ -133,9 +134,9 @@ interface Planes {
   readonly pattern: Omit<KernelGroupPlan, 'planes'>;
 }
 
-function readPlanes(tensor: MappedTensor, axis: number): Planes {
+function readPlanes(tensor: MappedTensor, axis: number | undefined): Planes {
   const { shape, stride } = tensor;
-  if (!Number.isSafeInteger(axis) || axis < 0 || axis >= shape.length) {
+  if (axis === undefined || shape[axis] === undefined) {
     throw new KvdError('ERR_UNSUPPORTED', `block axis ${axis} of a tensor of shape [${shape}]`);
   }
   const itemBytes = DTYPE_SIZE_BYTES[tensor.dtype];

@@ -42,7 +42,7 @@ import type {
 } from './device.ts';
 import { HostCopier } from './host-copier.ts';
 import type { HostMemory } from './host-memory.ts';
-import { findOwner } from './process-owner.ts';
+import { findOwner, removeName } from './process-owner.ts';
 import { DIRECTION, type Handle, type Segment, type Shim, ShimError } from './shim.ts';
 import { readWrappers, segmentSizes } from './shm-wrappers.ts';
 import { toPhysicalOrder } from './tensor-geometry.ts';
@@ -213,10 +213,11 @@ class CpuInstance implements DeviceInstance {
   readonly #pool: CopyPool;
   readonly #arena: HostMemory;
   readonly #onClose: (instance: CpuInstance) => void;
+  readonly #segmentNames: readonly string[];
   readonly #segments: readonly Segment[];
   readonly #places: readonly TensorPlace[];
   readonly #lane: Handle;
-  #plan: { readonly handle: Handle; readonly plan: CopyPlan } | null = null;
+  readonly #plans: { readonly handle: Handle; readonly plan: CopyPlan }[] = [];
   #jobCount = 0;
   #closed: Promise<void> | null = null;
   #onIdle: (() => void) | null = null;
@@ -229,6 +230,7 @@ class CpuInstance implements DeviceInstance {
     this.#onClose = options.onClose;
     this.owner = options.owner;
     const names = [...segments.keys()];
+    this.#segmentNames = names;
     this.#segments = [...segments.values()];
     this.tensors = wrappers.map((wrapper) => ({
       dtype: wrapper.dtype,
@@ -249,12 +251,11 @@ class CpuInstance implements DeviceInstance {
     return this.#jobCount;
   }
 
-  setPlan(plan: CopyPlan): void {
-    assert(this.#plan === null, 'the plan of an instance is bound once');
+  addPlan(plan: CopyPlan): void {
     assert(this.#closed === null, 'the instance is closed');
     checkPlan(plan, this.tensors);
     const handle = this.#createPlan(plan, this.#arena.base, this.#arena.sizeBytes);
-    this.#plan = { handle, plan };
+    this.#plans.push({ handle, plan });
   }
 
   #createPlan(plan: CopyPlan, objectBase: bigint, objectAreaBytes: number): Handle {
@@ -273,8 +274,8 @@ class CpuInstance implements DeviceInstance {
   }
 
   submit(job: CopyJob): Promise<void> {
-    const bound = this.#plan;
-    assert(bound, 'submit before setPlan');
+    const bound = this.#plans[job.planIndex ?? 0];
+    assert(bound, 'a job names a plan that was bound');
     const problem = jobProblem(bound.plan, job);
     if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
     return this.#asJob(() =>
@@ -313,6 +314,14 @@ class CpuInstance implements DeviceInstance {
 
   completionEvent(): Uint8Array {
     return COMPLETION_EVENT;
+  }
+
+  removeNames(): number {
+    // As long as a file is mapped here its inode number is not given to another one.
+    if (this.#closed) return 0;
+    return this.#segments.filter((segment, index) =>
+      removeName(this.#segmentNames[index] as string, segment),
+    ).length;
   }
 
   /** One job from its first block to its last: ends at the next block when the instance closes. */
@@ -358,7 +367,7 @@ class CpuInstance implements DeviceInstance {
         this.#onIdle = resolve;
       });
     }
-    if (this.#plan) this.#shim.destroyPlan(this.#plan.handle);
+    for (const { handle } of this.#plans) this.#shim.destroyPlan(handle);
     this.#pool.closeLane(this.#lane);
     for (const segment of this.#segments) await this.#shim.closeSegment(segment);
     this.#onClose(this);

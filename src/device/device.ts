@@ -2,7 +2,7 @@
  * Memory that is not ours: the KV caches of the engines, and how their bytes get to L1 and back.
  *
  * The interface is the same for host shared memory, CUDA and HIP. The engine room describes *what*
- * to copy (a `CopyPlan` per registered layout, a `CopyJob` per request) and never touches a
+ * to copy (a `CopyPlan` per kind of object, `CopyJob`s per request) and never touches a
  * pointer; a device decides *how*: worker threads and memcpy on the host, streams and events on an
  * accelerator.
  *
@@ -65,6 +65,8 @@ export interface CopyPlan {
  */
 export interface CopyJob {
   readonly direction: 'gather' | 'scatter';
+  /** Number of the plan; absent = the first. */
+  readonly planIndex?: number;
   readonly objectOffsets: Float64Array;
   readonly blockIds: readonly Uint32Array[];
   /**
@@ -84,8 +86,11 @@ export interface ProcessOwner {
 export interface DeviceInstance {
   readonly deviceKind: 'cpu' | 'cuda' | 'hip';
   readonly tensors: readonly MappedTensor[];
-  /** Binds the plan once; jobs refer to it. Throws `ERR_LAYOUT` when it leaves a tensor. */
-  setPlan(plan: CopyPlan): void;
+  /**
+   * Binds a plan. Jobs name it by its number: plans are counted from 0 in the order of binding.
+   * Throws `ERR_LAYOUT` when it leaves a tensor.
+   */
+  addPlan(plan: CopyPlan): void;
   /** Rejects with `ERR_DEVICE_COPY` when bytes could not be moved. */
   submit(job: CopyJob): Promise<void>;
   /** Makes later jobs wait for the work behind the client's event handle. */
@@ -94,12 +99,12 @@ export interface DeviceInstance {
   completionEvent(): Uint8Array;
   /**
    * MD5 per run of `blocksPerChecksum` block ids, over all layers in order, as `http.md` 5.8 asks.
-   * `blockAxis` is the dimension of each tensor that counts blocks. Layerwise: one list per tensor.
+   * `blockAxes` are the dimensions that count blocks, one per tensor. Layerwise: a list per tensor.
    */
   checksumBlocks(options: {
     readonly blockIds: readonly number[];
     readonly blocksPerChecksum: number;
-    readonly blockAxis: number;
+    readonly blockAxes: readonly number[];
     readonly isLayerwise: boolean;
   }): Promise<string[][]>;
   /** Jobs submitted and not settled. */
@@ -108,6 +113,12 @@ export interface DeviceInstance {
   readonly mappingIds: readonly string[];
   /** The process whose memory this is; null when that is not certain. */
   readonly owner: ProcessOwner | null;
+  /**
+   * Removes the names under which the owner's memory can be found, so that it is freed when it is
+   * unmapped here. Only for an owner that has certainly ended: nobody else cleans up behind it. A
+   * name that stands for something else by now stays. Returns how many were removed.
+   */
+  removeNames(): number;
   /** Lets running jobs end, then unmaps. Later submits reject with `ERR_SHUTTING_DOWN`. */
   close(): Promise<void>;
 }

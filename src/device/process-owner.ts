@@ -14,7 +14,11 @@
  *
  * All doubt ends in "no known owner" or "alive", and then the reap time applies. Reading is off
  * the event loop; of the memory map of a large engine (some MB) one part at a time.
+ *
+ * Where the owner was certain and has ended, its segments are unlinked as well (`removeName`). It
+ * would have done so itself on a normal exit (spec engine 5.8).
  */
+import { lstatSync, unlinkSync } from 'node:fs';
 import { open, readFile } from 'node:fs/promises';
 import type { ProcessOwner } from './device.ts';
 
@@ -50,14 +54,48 @@ export async function findOwner(
   }
 }
 
-/** False only when the process has certainly ended. Never rejects. */
-export async function isProcessAlive({ pid, startTicks }: ProcessOwner): Promise<boolean> {
+/** False only when the process has certainly ended. Never rejects. `procPath`: for tests. */
+export async function isProcessAlive(
+  { pid, startTicks }: ProcessOwner,
+  procPath = '/proc',
+): Promise<boolean> {
   try {
-    const stat = await readStat(pid);
+    const stat = await readStat(pid, procPath);
     return stat.startTicks === startTicks && !stat.hasEnded;
   } catch (error) {
     const { code } = error as NodeJS.ErrnoException;
-    return code !== 'ENOENT' && code !== 'ESRCH';
+    if (code !== 'ENOENT' && code !== 'ESRCH') return true;
+    // /proc can be mounted anew so that it hides processes of others (hidepid).
+    return hasProcess(pid);
+  }
+}
+
+/** Whether there is any process with this pid. */
+function hasProcess(pid: number): boolean {
+  try {
+    process.kill(pid, 0);
+    return true;
+  } catch (error) {
+    return (error as NodeJS.ErrnoException).code !== 'ESRCH';
+  }
+}
+
+/**
+ * Unlinks a segment if its name still stands for this file, which has to be mapped here: then no
+ * other one can have its inode number. A later process with the same pid cannot have taken the file
+ * over either, because clients create their segments exclusively. Never throws; true when the name
+ * is gone by this call.
+ */
+export function removeName(name: string, file: FileIdentity): boolean {
+  const path = `/dev/shm${name}`;
+  try {
+    const { dev, ino } = lstatSync(path, { bigint: true });
+    if (dev !== file.device || ino !== file.inode) return false;
+    unlinkSync(path);
+    return true;
+  } catch {
+    // Removed already, or of another user in a sticky folder: it stays as it would have stayed.
+    return false;
   }
 }
 
@@ -69,8 +107,11 @@ function pidOf(names: Iterable<string>): number | null {
 }
 
 /** Fields 3, 20 and 22 of /proc/<pid>/stat; the second is a name that may contain anything. */
-async function readStat(pid: number): Promise<{ startTicks: number; hasEnded: boolean }> {
-  const text = await readFile(`/proc/${pid}/stat`, 'latin1');
+async function readStat(
+  pid: number,
+  procPath = '/proc',
+): Promise<{ startTicks: number; hasEnded: boolean }> {
+  const text = await readFile(`${procPath}/${pid}/stat`, 'latin1');
   const fields = text.slice(text.lastIndexOf(')') + 2).split(' ');
   const [state = '', threadCount, startTicks] = [fields[0], Number(fields[17]), Number(fields[19])];
   if (!Number.isSafeInteger(startTicks)) throw new Error(`/proc/${pid}/stat: ${text}`);

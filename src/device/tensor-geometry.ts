@@ -3,8 +3,9 @@
  *
  * Engines send permuted views (a head-major cache is a token-major tensor with swapped strides).
  * Spec engine 5.3, step 0: a contiguous tensor is taken as it is; another one has its dimensions
- * sorted by descending stride, which gives the order in memory, outermost first. Sorting what is
- * sorted changes nothing, so it does not matter how often it is done.
+ * sorted by descending stride, which gives the order in memory, outermost first. A dimension of
+ * size 1 can have the stride of its neighbour (a single head, that of the slots); it is then the
+ * inner one. Sorting what is sorted changes nothing, so it does not matter how often it is done.
  */
 import { KvdError } from '../errors.ts';
 import { DTYPE_SIZE_BYTES, type TensorGeometry } from './tensor-wrapper.ts';
@@ -31,9 +32,11 @@ export function isContiguous({ shape, stride }: Geometry): boolean {
 /** The same tensor with its dimensions in the order of memory. */
 export function toPhysicalOrder(tensor: Geometry): Geometry {
   if (isContiguous(tensor)) return { shape: tensor.shape, stride: tensor.stride };
+  const isSingle = (d: number) => Number(tensor.shape[d] === 1);
+  const strideOf = (d: number) => tensor.stride[d] as number;
   const order = tensor.shape
     .map((_, d) => d)
-    .sort((a, b) => (tensor.stride[b] as number) - (tensor.stride[a] as number));
+    .sort((a, b) => strideOf(b) - strideOf(a) || isSingle(a) - isSingle(b));
   return {
     shape: order.map((d) => tensor.shape[d] as number),
     stride: order.map((d) => tensor.stride[d] as number),

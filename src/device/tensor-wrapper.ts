@@ -79,4 +79,17 @@ export interface RawCudaIpcWrapper extends TensorGeometry {
   readonly sizeBytes: number;
 }
 
-export type TensorWrapper = CpuShmWrapper | CudaIpcWrapper | RawCudaIpcWrapper;
+/** A place in CUDA virtual memory (table V): what opens it is asked for elsewhere. */
+export interface VmmCudaWrapper extends TensorGeometry {
+  readonly kind: 'cuda-vmm';
+  /** 16 bytes that name the allocation among those of its process. */
+  readonly exportId: Uint8Array;
+  readonly shareKind: 'posix_fd' | 'fabric';
+  /** 64 bytes; null unless it is shared over the fabric. */
+  readonly fabricHandle: Uint8Array | null;
+  readonly allocationSizeBytes: number;
+  readonly allocationOffsetBytes: number;
+  readonly sizeBytes: number;
+}
+
+export type TensorWrapper = CpuShmWrapper | CudaIpcWrapper | RawCudaIpcWrapper | VmmCudaWrapper;

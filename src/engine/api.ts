@@ -1,13 +1,12 @@
 /**
- * What the engine offers, in domain words: one handler signature per operation.
+ * What the engine offers, in domain words: request and reply of every operation.
  *
  * A door (`wire/`, later others) decodes bytes to these requests and encodes these replies; a
- * module (`lookup.ts`, `management.ts`, `transfer/`) implements some of them. Nothing here knows
- * operation ids, msgpack or protocol generations. Field meanings: spec wire 3 and 4.
+ * module (`lookup.ts`, `management.ts`, `transfer/`) implements some of them (handlers.ts). Nothing
+ * here knows operation ids, msgpack or protocol generations. Field meanings: spec wire 3 and 4.
  */
 import type { TokenSpan } from '../core/chunk-hasher.ts';
 import type { DtypeName, TensorWrapper } from '../device/tensor-wrapper.ts';
-import type { KvdError } from '../errors.ts';
 
 /** Key of a cache request: which tokens of which prompt, for which model and rank. */
 export interface CacheKey {
@@ -21,14 +20,22 @@ export interface CacheKey {
   readonly endToken: number;
   readonly requestId: string;
   readonly cacheSalt: string;
-  /** Readers per object as newer clients state it; null = derive it from `tpSize`. */
+  /** Readers per object as newer clients state it (0 = not stated); null = no such field. */
   readonly readerCount: number | null;
+  /** Settings that the user of the engine attached to the request; null = none. */
+  readonly requestConfigs: RequestConfigs | null;
 }
 
-export type EngineType = 'vllm' | 'sglang' | 'trtllm' | 'mock';
+/** Free-form; values are what msgpack can carry. Nothing in it is ever executed or resolved. */
+export type RequestConfigs = Readonly<Record<string, unknown>>;
+
+export type EngineType = 'vllm' | 'sglang' | 'trtllm' | 'mock' | 'atom';
 
 export interface LayoutHints {
-  readonly kvLayout?: 'NHD' | 'HND';
+  /** The last two have blocks outermost, with gaps between them: BL + HNC or NHC. */
+  readonly kvLayout?: 'NHD' | 'HND' | 'BLHNC' | 'BLNHC';
+  /** SGLang: one list of keys and one of values, or one list for both. */
+  readonly kvListLayout?: 'k_v' | 'unified';
   readonly numKvHeads?: number;
   readonly tokensPerBlock?: number;
   readonly headDim?: number;
@@ -41,6 +48,10 @@ export interface EngineGroupInfo {
   readonly tokensPerBlock: number;
   /** −1 = no sliding window. */
   readonly slidingWindowTokens: number;
+  /** 0 = a regular group; > 0 = private to the connector, bucketed by this number. */
+  readonly extraObjectGroupTag: number;
+  /** Pages hold snapshots of recurrent state (Mamba): only the last one counts. */
+  readonly isRecurrentState: boolean;
 }
 
 /** Worker ids have up to 63 bits, so they are bigints everywhere. */
@@ -83,6 +94,8 @@ export interface EngineDrivenContextRequest {
   readonly hiddenSize: number;
   readonly dtype: DtypeName;
   readonly usesMla: boolean;
+  /** Slots of one chunk in a compressed cache; null = one per token. */
+  readonly physicalSlotCount: number | null;
 }
 
 /** One tensor of an inline payload: a strided view of bytes that came with the message. */
@@ -147,6 +160,38 @@ export interface MemoryLayout {
   readonly dtypes: readonly DtypeName[];
 }
 
+/** `stored`: one chunk, its tokens and the chunk before it. `removed`: any number of chunks. */
+export interface KvEventRecord {
+  /** From 1, without gaps in the server's log. */
+  readonly seq: number;
+  readonly kind: 'stored' | 'removed';
+  readonly medium: string;
+  readonly modelName: string;
+  readonly blockHashes: readonly Uint8Array[];
+  readonly parentBlockHash: Uint8Array | null;
+  readonly tokenIds: readonly number[];
+}
+
+export interface KvEventBatch {
+  readonly isEnabled: boolean;
+  /** Start of this server in nanoseconds; another one means that all earlier records are void. */
+  readonly incarnation: bigint;
+  readonly nextCursor: number;
+  /** Records behind the cursor are gone: earlier announcements are void. */
+  readonly isLost: boolean;
+  readonly events: readonly KvEventRecord[];
+}
+
+/**
+ * A reply of many parts, pulled by the door: it asks for the next one when the client has taken
+ * the last. `next` settles once per call, with null at the end; it never rejects.
+ */
+export interface ReplyStream<T> {
+  next(): Promise<T | null>;
+  /** The client wants no more or has left. A pending `next` settles with null. */
+  cancel(): void;
+}
+
 type KeyedTransfer = { readonly key: CacheKey; readonly instanceId: InstanceId };
 type TpKey = { readonly key: CacheKey; readonly tpSize: number };
 type ById = { readonly instanceId: InstanceId };
@@ -205,14 +250,26 @@ export interface Operations {
     reply: TransferReply;
   };
   CB_REGISTER_ROPE_V3: {
-    request: ById & { cosSinCache: TensorWrapper; headSize: number; isNeoxStyle: boolean };
+    request: ById & {
+      cosSinCaches: readonly TensorWrapper[];
+      headSize: number;
+      isNeoxStyle: boolean;
+      /** Index of the cache of each kernel group. Empty: the only cache is everybody's. */
+      groupToCache: readonly number[];
+      /** Offset and width of the rotated part of a head, per kernel group. */
+      groupRotations: readonly (readonly [number, number])[];
+      groupHeadSizes: readonly number[];
+      /** '' = not quantised. */
+      kvQuantisation: string;
+    };
     reply: void;
   };
   CB_UNREGISTER_ROPE_V3: { request: ById; reply: void };
   CB_RETRIEVE_PRE_COMPUTED_V3: {
     request: KeyedTransfer & {
       matches: readonly BlendMatch[];
-      blockIds: readonly number[];
+      /** One list per kernel group. */
+      blockIds: readonly (readonly number[])[];
       event: Uint8Array;
     };
     reply: TransferReply;
@@ -226,7 +283,8 @@ export interface Operations {
     } | null;
   };
   P2P_LOOKUP_AND_LOCK: {
-    request: { keys: readonly ObjectKey[]; layout: MemoryLayout };
+    /** Layout of the objects of each object group. */
+    request: { keys: readonly ObjectKey[]; layouts: ReadonlyMap<number, MemoryLayout> };
     reply: number;
   };
   P2P_QUERY_LOOKUP_RESULTS: {
@@ -234,78 +292,34 @@ export interface Operations {
     reply: readonly { offset: number; size: number }[] | null;
   };
   P2P_UNLOCK_OBJECTS: { request: { keys: readonly ObjectKey[] }; reply: void };
+  REGISTER_Q_CACHE: { request: RegisterKvCacheRequest; reply: void };
+  UNREGISTER_Q_CACHE: { request: ById; reply: void };
+  STORE_Q: { request: StoreRequest; reply: TransferReply };
+  CB_PROTOCOL_HANDSHAKE: {
+    request: { clientVersion: number };
+    reply: { serverVersion: number; isCompatible: boolean };
+  };
+  CB_REORDER_PLAN: {
+    request: { key: CacheKey; keepPrefix: number; budgetMs: number };
+    reply: readonly number[];
+  };
+  /** Names of optional abilities of this server. */
+  GET_EXPERIMENTAL: { request: Nothing; reply: readonly string[] };
+  SERVER_MODULE_CALL: {
+    request: { method: string; payload: Uint8Array };
+    reply: { success: boolean; payload: Uint8Array; error: string };
+  };
+  SUBSCRIBE_KV_EVENTS: {
+    request: ById & { modelName: string; cursor: number; eventCountMax: number };
+    reply: ReplyStream<KvEventBatch>;
+  };
 }
 
 export type OperationName = keyof Operations;
 export type RequestOf<N extends OperationName> = Operations[N]['request'];
 export type ReplyOf<N extends OperationName> = Operations[N]['reply'];
 
-/** What the client at the other end can bear. Set by the door, per client generation. */
-export interface ClientTraits {
-  /** False: the client takes a failed RETRIEVE for a success (vLLM ≤ 0.5.4): strict mode. */
-  readonly reportsFailedRetrieve: boolean;
-  /** False: the client opens every event handle it gets, so an empty one would break it. */
-  readonly acceptsEmptyEvent: boolean;
-}
-
-export interface RequestContext {
-  /** One per client connection; never reused while the server runs. */
-  readonly connectionId: number;
-  readonly client: ClientTraits;
-}
-
-/**
- * One request on its way. It is abandoned when its client has been told that it failed: whatever
- * it still does must not take effect, because the client has gone on without it.
- */
-export interface Attempt {
-  /** Monotonic; when the request reached the dispatch, before it waited in a lane. */
-  readonly arrivedMs: number;
-  readonly isAbandoned: boolean;
-  /** Runs `listener` at once when the attempt is abandoned while its handler runs. */
-  onAbandon(listener: () => void): void;
-}
-
-export type Handler<N extends OperationName> = (
-  request: RequestOf<N>,
-  context: RequestContext,
-  attempt: Attempt,
-) => ReplyOf<N> | Promise<ReplyOf<N>>;
-
-export type HandlerTable = { readonly [N in OperationName]?: Handler<N> };
-
-/** A part of the engine: some operations, some keys of `/status`, something to close. */
-export interface EngineModule {
-  readonly name: string;
-  readonly handlers: HandlerTable;
-  /** Keys that this module adds to the top level of `GET /status`. */
-  status(): Record<string, unknown>;
-  /** The server begins to shut down: nothing may keep a reply back any more. */
-  beginDrain?(): void;
-  close(): Promise<void>;
-}
-
-/**
- * The door's side of the dispatch: value when the handler is synchronous, else a promise.
- *
- * After a promise `onSettled` runs when the handler needs the request's bytes no more, which can be
- * long after the answer (a deadline). After a value they are not needed any more.
- */
-export interface RequestSink {
-  dispatch<N extends OperationName>(
-    name: N,
-    request: RequestOf<N>,
-    context: RequestContext,
-    onSettled?: () => void,
-  ): ReplyOf<N> | Promise<ReplyOf<N>>;
-  /**
-   * The door refuses a request that it has decoded (shutdown, overload). Returns what the client is
-   * to be told, later if it is a promise: not every client can bear every failure.
-   */
-  refuse<N extends OperationName>(
-    name: N,
-    request: RequestOf<N>,
-    context: RequestContext,
-    error: KvdError,
-  ): KvdError | Promise<KvdError>;
+/** The worker that a request is about; null where it names none. */
+export function instanceIdOf(request: RequestOf<OperationName>): InstanceId | null {
+  return 'instanceId' in request ? request.instanceId : null;
 }

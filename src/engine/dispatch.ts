@@ -18,19 +18,19 @@
  * (`HeldReplyError`) frees its lane at once and does not keep `drain` waiting.
  */
 import type { Clock } from '../clock.ts';
-import { HeldReplyError, KvdError, toKvdError, WithheldReplyError } from '../errors.ts';
+import { HeldReplyError, KvdError, toKvdError } from '../errors.ts';
 import type { Logger } from '../observability/log.ts';
-import type {
-  Attempt,
-  EngineModule,
-  Handler,
-  OperationName,
-  ReplyOf,
-  RequestContext,
-  RequestOf,
-  RequestSink,
+import {
+  type InstanceId,
+  instanceIdOf,
+  type OperationName,
+  type ReplyOf,
+  type RequestOf,
 } from './api.ts';
+import type { RequestContext } from './client-traits.ts';
+import type { Attempt, EngineModule, Handler, RequestSink } from './handlers.ts';
 import { Lanes } from './lanes.ts';
+import type { StallWatch } from './stall-watch.ts';
 
 export type LaneName = 'instant' | 'control' | 'wait' | 'transfer';
 
@@ -71,24 +71,39 @@ const LANES: Readonly<Record<OperationName, LaneName>> = {
   P2P_LOOKUP_AND_LOCK: 'control',
   P2P_QUERY_LOOKUP_RESULTS: 'control',
   P2P_UNLOCK_OBJECTS: 'control',
+  REGISTER_Q_CACHE: 'transfer',
+  UNREGISTER_Q_CACHE: 'transfer',
+  STORE_Q: 'transfer',
+  CB_PROTOCOL_HANDSHAKE: 'instant',
+  CB_REORDER_PLAN: 'control',
+  GET_EXPERIMENTAL: 'instant',
+  SERVER_MODULE_CALL: 'control',
+  SUBSCRIBE_KV_EVENTS: 'instant',
 };
 
-/** A success reply is all that their clients know, so a failed one stays silent (wire 7.3). */
-const REGISTRATIONS: ReadonlySet<OperationName> = new Set<OperationName>([
-  'REGISTER_KV_CACHE',
-  'REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT',
-  'CB_REGISTER_KV_CACHE',
-  'CB_REGISTER_ROPE_V3',
-]);
-
-/** See `Attempt` of api.ts. */
 class DispatchedAttempt implements Attempt {
   readonly arrivedMs: number;
+  readonly #options: AttemptOptions;
+  readonly #mark: number;
+  /** How long it may have lain unread before it arrived. */
+  readonly #unreadMs: number;
   #isAbandoned = false;
   #listener: (() => void) | null = null;
 
-  constructor(arrivedMs: number) {
-    this.arrivedMs = arrivedMs;
+  constructor(options: AttemptOptions) {
+    this.arrivedMs = options.clock.preciseMs();
+    this.#options = options;
+    this.#mark = options.stalls.mark();
+    this.#unreadMs = options.stalls.unreadMs;
+  }
+
+  get isOverdue(): boolean {
+    return this.#options.stalls.stalledMs(this.#mark) > 0;
+  }
+
+  get isExpired(): boolean {
+    const { clock, transferDeadlineMs } = this.#options;
+    return clock.preciseMs() - this.arrivedMs + this.#unreadMs >= transferDeadlineMs;
   }
 
   get isAbandoned(): boolean {
@@ -114,18 +129,22 @@ export interface DispatcherOptions {
   readonly modules: readonly EngineModule[];
   readonly clock: Clock;
   readonly log: Logger;
+  readonly stalls: StallWatch;
   /** A transfer is answered by its failure after this long. */
   readonly transferDeadlineMs: number;
   /**
-   * What a client is told when the dispatch itself refuses its request (shutdown, full lane,
-   * deadline): not every client can bear every failure. Absent: the error as it is.
+   * What a client is told when the dispatch itself or the door refuses its request (shutdown, full
+   * lane, deadline, not to be read): not every client can bear every failure. Absent: the error as
+   * it is. Without an id nobody knows which worker it was.
    */
   readonly refusals: RefusalTable;
 }
 
+type AttemptOptions = Pick<DispatcherOptions, 'clock' | 'stalls' | 'transferDeadlineMs'>;
+
 export type RefusalTable = {
   readonly [N in OperationName]?: (
-    request: RequestOf<N>,
+    instanceId: InstanceId | null,
     context: RequestContext,
     error: KvdError,
   ) => KvdError;
@@ -183,26 +202,26 @@ export class Dispatcher implements RequestSink {
       }
       const handler = this.#handlers.get(name) as Handler<N> | undefined;
       if (!handler) throw this.#notEnabled(name);
-      const attempt = new DispatchedAttempt(this.#options.clock.preciseMs());
+      const attempt = new DispatchedAttempt(this.#options);
       const result = this.#start(name, request, context, attempt, handler);
       if (!(result instanceof Promise)) return result;
       if (onSettled) result.then(onSettled, onSettled);
       return this.#track(name, request, context, attempt, result);
     } catch (error) {
       const isOwn = error instanceof DispatchRefusal;
-      const answer = isOwn ? this.#refusal(name, request, context, error) : error;
+      const answer = isOwn ? this.#refusal(name, instanceIdOf(request), context, error) : error;
       if (answer instanceof HeldReplyError) return this.#fail(counters, answer);
       throw this.#countFailure(counters, answer);
     }
   }
 
-  refuse<N extends OperationName>(
-    name: N,
-    request: RequestOf<N>,
+  refuse(
+    name: OperationName,
+    instanceId: InstanceId | null,
     context: RequestContext,
     cause: KvdError,
   ): KvdError | Promise<KvdError> {
-    const error = this.#refusal(name, request, context, cause);
+    const error = this.#refusal(name, instanceId, context, cause);
     return error instanceof HeldReplyError ? error.due : error;
   }
 
@@ -230,9 +249,7 @@ export class Dispatcher implements RequestSink {
   #notEnabled(name: OperationName): KvdError {
     const message = `no module of this server handles ${name}`;
     this.#options.log.limited('warn', `not-enabled:${name}`, message);
-    return REGISTRATIONS.has(name)
-      ? new WithheldReplyError('ERR_NOT_ENABLED', message)
-      : new KvdError('ERR_NOT_ENABLED', message);
+    return new KvdError('ERR_NOT_ENABLED', message);
   }
 
   #countersOf(name: OperationName): OperationCounters {
@@ -296,13 +313,13 @@ export class Dispatcher implements RequestSink {
     throw this.#countFailure(counters, error instanceof HeldReplyError ? await error.due : error);
   }
 
-  #refusal<N extends OperationName>(
-    name: N,
-    request: RequestOf<N>,
+  #refusal(
+    name: OperationName,
+    instanceId: InstanceId | null,
     context: RequestContext,
     error: KvdError,
   ): KvdError {
-    return this.#options.refusals[name]?.(request, context, error) ?? error;
+    return this.#options.refusals[name]?.(instanceId, context, error) ?? error;
   }
 
   #withDeadline<N extends OperationName>(
@@ -322,7 +339,7 @@ export class Dispatcher implements RequestSink {
           'ERR_TIMEOUT',
           `${name} did not end within ${transferDeadlineMs / 1000} s`,
         );
-        reject(this.#refusal(name, request, context, error));
+        reject(this.#refusal(name, instanceIdOf(request), context, error));
       });
       running.then(resolve, reject).finally(() => {
         timer.cancel();

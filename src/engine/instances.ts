@@ -22,14 +22,21 @@
  * one of them; registering it as the other kind replaces it.
  */
 import { assert } from '../assert.ts';
-import type { Clock, Timer } from '../clock.ts';
+import type { Clock } from '../clock.ts';
 import type { DeviceInstance } from '../device/device.ts';
 import type { TensorWrapper } from '../device/tensor-wrapper.ts';
 import { KvdError } from '../errors.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { EngineType, InstanceId } from './api.ts';
-import { LayoutRegistry, type ObjectLayout, type RegisteredLayout } from './layout-registry.ts';
+import type { LayoutRules } from './client-traits.ts';
+import {
+  LayoutRegistry,
+  type ObjectGroupLayout,
+  type ObjectLayout,
+  type RegisteredLayout,
+} from './layout-registry.ts';
+import { ReapRounds } from './reap-rounds.ts';
 import { countLayers, describeKvLayout, type KvLayout } from './transfer/kv-layout.ts';
 
 /** Linux process ids end below this; the random 63-bit ids of vLLM begin above it. */
@@ -46,6 +53,8 @@ interface Identity {
   readonly modelName: string;
   readonly worldSize: number;
   readonly engineType: EngineType;
+  /** How its generation reads tensors. */
+  readonly layoutRules: LayoutRules;
 }
 
 export interface KvCacheInstance extends Identity {
@@ -59,6 +68,8 @@ export interface KvCacheInstance extends Identity {
 export interface EngineDrivenInstance extends Identity {
   readonly kind: 'engine-driven';
   readonly layout: ObjectLayout;
+  /** Its only object group. */
+  readonly object: ObjectGroupLayout;
   readonly layerCount: number;
   /** Tokens per block of the engine, as it said. */
   readonly blockSize: number;
@@ -94,6 +105,7 @@ interface Entry {
 }
 
 type DropListener = (instance: Instance, reason: DropReason) => void;
+type PingListener = (instanceId: InstanceId) => void;
 type LastInstanceListener = (modelName: string, worldSize: number) => void;
 
 export class InstanceRegistry {
@@ -103,19 +115,20 @@ export class InstanceRegistry {
   readonly #closings = new Set<Promise<void>>();
   readonly #dropListeners: DropListener[] = [];
   readonly #lastInstanceListeners: LastInstanceListener[] = [];
+  readonly #pingListeners: PingListener[] = [];
   /** Unknown ids that have got their false. Both sets are in order of insertion. */
   readonly #warnedIds = new Set<InstanceId>();
   /** Ids whose next PING must be false. */
   readonly #owedFalseIds = new Set<InstanceId>();
   /** What waits until an id has been told false. */
   readonly #falseWaiters = new Map<InstanceId, Set<() => void>>();
-  readonly #reapTimer: Timer | null;
+  readonly #reapRounds: ReapRounds;
 
   constructor(options: InstanceRegistryOptions) {
+    const { clock, reapTimeoutSeconds } = options;
     this.#options = options;
-    const timeoutMs = options.reapTimeoutSeconds * 1000;
-    this.#reapTimer =
-      timeoutMs > 0 ? options.clock.every(timeoutMs / 4, () => this.reapSilent()) : null;
+    const reap = () => this.#reapSilent();
+    this.#reapRounds = new ReapRounds({ clock, timeoutMs: reapTimeoutSeconds * 1000, reap });
   }
 
   /** Runs when an instance has become unknown, before its memory is unmapped. */
@@ -126,6 +139,11 @@ export class InstanceRegistry {
   /** Runs when the last worker of a (model, world size) is gone. */
   onLastInstance(listener: LastInstanceListener): void {
     this.#lastInstanceListeners.push(listener);
+  }
+
+  /** Runs at every PING that names an id, known or not. */
+  onPing(listener: PingListener): void {
+    this.#pingListeners.push(listener);
   }
 
   get instanceCount(): number {
@@ -164,8 +182,13 @@ export class InstanceRegistry {
     return (this.#entries.get(instanceId)?.lastFalseMs ?? Number.NEGATIVE_INFINITY) >= sinceMs;
   }
 
-  findLayout(modelName: string, worldSize: number): RegisteredLayout | undefined {
-    return this.#layouts.find(modelName, worldSize);
+  /** See `LayoutRegistry.find`. */
+  findLayout(
+    modelName: string,
+    worldSize: number,
+    layoutRules?: LayoutRules,
+  ): RegisteredLayout | undefined {
+    return this.#layouts.find(modelName, worldSize, layoutRules);
   }
 
   /** Throws `ERR_OVERLOADED` when a further worker would be too many. */
@@ -209,6 +232,7 @@ export class InstanceRegistry {
 
   /** The answer to a PING with this id. */
   ping(instanceId: InstanceId): boolean {
+    for (const listener of this.#pingListeners) listener(instanceId);
     const answer = this.#answerPing(instanceId);
     if (!answer) {
       for (const waiter of this.#falseWaiters.get(instanceId) ?? []) waiter();
@@ -273,7 +297,7 @@ export class InstanceRegistry {
   }
 
   /** Drops every worker that has been silent for too long. */
-  reapSilent(): void {
+  #reapSilent(): void {
     const { clock, log, reapTimeoutSeconds, registrationGraceSeconds } = this.#options;
     const nowMs = clock.nowMs();
     for (const [instanceId, entry] of this.#entries) {
@@ -333,7 +357,7 @@ export class InstanceRegistry {
 
   /** Stops the reaper, drops all instances and waits until their memory is unmapped. */
   async close(): Promise<void> {
-    this.#reapTimer?.cancel();
+    this.#reapRounds.close();
     for (const instanceId of [...this.#entries.keys()]) void this.drop(instanceId, 'shutdown');
     await Promise.all(this.#closings);
   }

@@ -2,88 +2,178 @@
  * Which layout the workers of a model have (spec engine 0.1).
  *
  * LOOKUP asks here whether anybody serves (model, world size) at all, and how large an object of
- * it is. The newest registration decides; the count says when the last worker has left.
+ * it is. Of the workers that are there the newest decides.
  */
-import type { LayoutTags } from '../storage/l1-manager.ts';
+import type { GroupRule, ObjectShape } from '../storage/l1-manager.ts';
 import type { EngineType, MemoryLayout } from './api.ts';
+import type { LayoutRules } from './client-traits.ts';
 
 export interface RegisteredLayout {
-  readonly memoryLayout: MemoryLayout;
-  readonly objectSizeBytes: number;
   readonly isVllm: boolean;
   /** Every tensor-parallel rank reads each object: see `countReaders` in `lookup.ts`. */
   readonly isVllmMla: boolean;
-  /** Tags of all layouts that its workers have: pipeline stages differ in their layers. */
-  readonly layoutTags: LayoutTags;
+  /** What the newest worker has of each chunk, as far as it makes a hit. */
+  readonly objectGroups: readonly ObjectGroupLayout[];
+  readonly objectGroupIds: readonly number[];
+  /** In the same order: what a prefix must have of them. */
+  readonly groupRules: readonly GroupRule[];
 }
 
-/** What the bytes of one object are. */
-export interface ObjectLayout {
+/** What the bytes of the objects of one object group are. */
+export interface ObjectGroupLayout extends ObjectShape {
+  readonly objectGroupId: number;
+  /** Chunks at the end of a prefix that its readers need; `NO_WINDOW` = all of it. */
+  readonly windowChunks: number;
+  /** Private to a connector: no part of a hit, and no RETRIEVE reads it. */
+  readonly isAuxiliary: boolean;
+  /** One shape and dtype per kernel group. */
   readonly memoryLayout: MemoryLayout;
-  readonly objectSizeBytes: number;
+  /** `describeLayout` of these bytes; the layout tag is `layoutTagOf` it. */
+  readonly layoutText: string;
+}
+
+/** What a worker stores of each chunk. */
+export interface ObjectLayout {
   readonly isMla: boolean;
-  /** `layoutTagOf` the memory layout. */
-  readonly layoutTag: number;
+  /** At least one. */
+  readonly objectGroups: readonly ObjectGroupLayout[];
 }
 
 export interface LayoutOwner {
   readonly modelName: string;
   readonly worldSize: number;
   readonly engineType: EngineType;
+  readonly layoutRules: LayoutRules;
   readonly layout: ObjectLayout;
 }
 
-interface Entry {
-  layout: RegisteredLayout;
-  /** Owners per layout tag. */
-  readonly tagCounts: Map<number, number>;
-}
-
 /**
- * A number for what the bytes of an object mean: shapes and dtypes of its parts. Workers of one
- * model that differ in it must not read each other's objects, even if these have the same size
- * (field lessons 17.2). Leading dimensions of 1 mean nothing.
+ * What the bytes of an object mean, in a form that may be written beside them: element type and
+ * shape of each part, e.g. `float16[2,4,256,1024]`. Workers of one model that differ in it must not
+ * read each other's objects, even if these have the same size (field lessons 17.2). Equal bytes
+ * have equal texts, whatever format they came from: leading dimensions of 1 mean nothing, and the
+ * order of slots and heads is the same everywhere (spec engine 5.5).
+ *
+ * `blockTexts`: for parts whose blocks have an order of their own, what it is; `''` for the others.
  */
-export function layoutTagOf({ shapes, dtypes }: MemoryLayout): number {
+export function describeLayout(
+  { shapes, dtypes }: MemoryLayout,
+  blockTexts: readonly string[] = [],
+): string {
   const parts = shapes.map((shape, i) => {
     const significant = shape.findIndex((size) => size !== 1);
-    return `${dtypes[i]}[${shape.slice(Math.max(0, significant))}]`;
+    const blockText = blockTexts[i] ? `{${blockTexts[i]}}` : '';
+    return `${dtypes[i]}[${shape.slice(Math.max(0, significant))}]${blockText}`;
   });
+  return parts.join(';');
+}
+
+/** A number for a layout text, to compare by in memory. What is kept longer keeps the text. */
+export function layoutTagOf(layoutText: string): number {
   let tag = 0x811c9dc5; // FNV-1a
-  for (const byte of new TextEncoder().encode(parts.join(';'))) {
+  for (const byte of new TextEncoder().encode(layoutText)) {
     tag = Math.imul(tag ^ byte, 0x01000193) >>> 0;
   }
   return tag;
 }
 
+/** The layouts of some workers of one (model, world size). */
+class LayoutFamily {
+  /** In the order of registration. */
+  readonly #layouts = new Map<LayoutOwner, RegisteredLayout>();
+  #newest: RegisteredLayout | undefined;
+  /**
+   * Owners per layout tag, for each object group. All layouts that the workers of a model have
+   * count: pipeline stages differ in their layers.
+   */
+  readonly #tagCounts: Map<number, number>[] = [];
+
+  get isEmpty(): boolean {
+    return this.#layouts.size === 0;
+  }
+
+  /** Of the worker that has registered last. */
+  get layout(): RegisteredLayout | undefined {
+    return this.#newest;
+  }
+
+  add(owner: LayoutOwner): void {
+    const { engineType, layout } = owner;
+    const { objectGroups, isMla } = layout;
+    for (const { objectGroupId, layoutTag } of objectGroups) {
+      const counts = this.#tagCounts[objectGroupId] ?? new Map<number, number>();
+      counts.set(layoutTag, (counts.get(layoutTag) ?? 0) + 1);
+      this.#tagCounts[objectGroupId] = counts;
+    }
+    const isVllm = engineType === 'vllm';
+    const ofHits = objectGroups.filter(({ isAuxiliary }) => !isAuxiliary);
+    this.#newest = {
+      isVllm,
+      isVllmMla: isVllm && isMla,
+      groupRules: ofHits.map(({ objectGroupId, windowChunks }) => {
+        const layoutTags = this.#tagCounts[objectGroupId] as Map<number, number>;
+        return { layoutTags, windowChunks };
+      }),
+      objectGroups: ofHits,
+      objectGroupIds: ofHits.map(({ objectGroupId }) => objectGroupId),
+    };
+    this.#layouts.set(owner, this.#newest);
+  }
+
+  remove(owner: LayoutOwner): void {
+    if (!this.#layouts.delete(owner)) return;
+    this.#newest = [...this.#layouts.values()].at(-1);
+    for (const { objectGroupId, layoutTag } of owner.layout.objectGroups) {
+      const counts = this.#tagCounts[objectGroupId] as Map<number, number>;
+      const count = (counts.get(layoutTag) ?? 0) - 1;
+      if (count > 0) counts.set(layoutTag, count);
+      else counts.delete(layoutTag);
+    }
+  }
+}
+
+/** All workers, and those of each generation's rules. */
+type Entry = Map<LayoutRules | 'any', LayoutFamily>;
+
 export class LayoutRegistry {
   readonly #entries = new Map<string, Entry>();
 
-  find(modelName: string, worldSize: number): RegisteredLayout | undefined {
-    return this.#entries.get(keyOf(modelName, worldSize))?.layout;
+  /**
+   * What the workers have that read tensors by `layoutRules`: generations that lay out a model
+   * differently may share a server, and an object of the other one is no hit. Without such workers,
+   * or without `layoutRules`, what any worker has.
+   */
+  find(
+    modelName: string,
+    worldSize: number,
+    layoutRules?: LayoutRules,
+  ): RegisteredLayout | undefined {
+    const entry = this.#entries.get(keyOf(modelName, worldSize));
+    return (entry?.get(layoutRules ?? 'any') ?? entry?.get('any'))?.layout;
   }
 
   register(owner: LayoutOwner): void {
-    const { memoryLayout, objectSizeBytes, isMla, layoutTag } = owner.layout;
     const key = keyOf(owner.modelName, owner.worldSize);
-    const tagCounts = this.#entries.get(key)?.tagCounts ?? new Map<number, number>();
-    tagCounts.set(layoutTag, (tagCounts.get(layoutTag) ?? 0) + 1);
-    const isVllm = owner.engineType === 'vllm';
-    const isVllmMla = isVllm && isMla;
-    const layout = { memoryLayout, objectSizeBytes, isVllm, isVllmMla, layoutTags: tagCounts };
-    this.#entries.set(key, { layout, tagCounts });
+    const entry: Entry = this.#entries.get(key) ?? new Map();
+    this.#entries.set(key, entry);
+    for (const rules of ['any', owner.layoutRules] as const) {
+      const family = entry.get(rules) ?? new LayoutFamily();
+      family.add(owner);
+      entry.set(rules, family);
+    }
   }
 
   /** Returns true when that was the last owner of its (model, world size). */
   unregister(owner: LayoutOwner): boolean {
     const key = keyOf(owner.modelName, owner.worldSize);
-    const tagCounts = this.#entries.get(key)?.tagCounts;
-    if (!tagCounts) return false;
-    const { layoutTag } = owner.layout;
-    const count = (tagCounts.get(layoutTag) ?? 0) - 1;
-    if (count > 0) tagCounts.set(layoutTag, count);
-    else tagCounts.delete(layoutTag);
-    if (tagCounts.size > 0) return false;
+    const entry = this.#entries.get(key);
+    if (!entry) return false;
+    for (const rules of ['any', owner.layoutRules] as const) {
+      const family = entry.get(rules);
+      family?.remove(owner);
+      if (family?.isEmpty) entry.delete(rules);
+    }
+    if (entry.size > 0) return false;
     this.#entries.delete(key);
     return true;
   }

@@ -1,24 +1,37 @@
 /**
- * The share of one LOOKUP in its session's ledger: the slots that it holds, chunk-major and
- * rank-minor, and the readers that each of them still has.
+ * The share of one LOOKUP in its session's ledger: the slots that it holds, and the readers that
+ * each of them still has. A chunk has one cell per rank and object group; under a window some cells
+ * of its early chunks are empty:
+ *
+ *   chunk 0                               chunk 1
+ *   │ rank 0      │ rank 1      │ …       │ rank 0      │ …
+ *   │ group 0 │ 1 │ group 0 │ 1 │         │ group 0 │ 1 │
  *
  *   open ──settle──▶ holding ──consume, release──▶ … ──▶ nothing left
  *    │ release: remembered until the slots are known
  *    └──end────────▶ ended: what comes later is given back at once
  */
+import { NO_SLOT } from '../core/object-table.ts';
 import type { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
+import type { InstanceId } from './api.ts';
 
-/** What a LOOKUP asked for; fixed for the life of its job and share. */
-export interface LookupScope {
-  readonly connectionId: number;
+/** Which objects belong to a chunk of a request. */
+export interface ObjectScope {
   readonly modelName: string;
   readonly worldSize: number;
   readonly cacheSalt: string;
+  /** Ascending. */
+  readonly ranks: readonly number[];
+  /** Ids of the object groups that each rank has. */
+  readonly objectGroupIds: readonly number[];
+}
+
+/** What a LOOKUP asked for; fixed for the life of its job and share. */
+export interface LookupScope extends ObjectScope {
+  readonly connectionId: number;
   /** Whole chunks of the prompt. */
   readonly chunkCount: number;
-  /** Ranks whose objects belong to a chunk, ascending. */
-  readonly ranks: readonly number[];
   /** Readers per object. */
   readonly readerCount: number;
 }
@@ -29,6 +42,17 @@ export interface ReleaseRange {
   readonly endChunk: number;
   readonly rank: number | null;
 }
+
+/** What one reader of a rank had asked for and will not read. */
+export interface GivenUpRead {
+  readonly instanceId: InstanceId;
+  readonly startChunk: number;
+  readonly endChunk: number;
+  readonly rank: number;
+}
+
+/** Remembered per share; the workers of a model are fewer, and each gives few ranges up. */
+const GIVEN_UP_COUNT_MAX = 1024;
 
 const EVERYTHING: ReleaseRange = {
   startChunk: 0,
@@ -47,6 +71,8 @@ export class LookupShare {
   #remaining: Uint8Array = new Uint8Array(0);
   /** Releases that came before the slots were known. */
   #pending: ReleaseRange[] = [];
+  /** Reads that were given up, so that each of them releases only once. */
+  #givenUp: Set<string> | null = null;
 
   constructor(
     scope: LookupScope,
@@ -76,6 +102,9 @@ export class LookupShare {
   settle(slots: Uint32Array): void {
     this.#slots = slots;
     this.#remaining = new Uint8Array(slots.length).fill(this.scope.readerCount);
+    for (let i = slots.indexOf(NO_SLOT); i >= 0; i = slots.indexOf(NO_SLOT, i + 1)) {
+      this.#remaining[i] = 0;
+    }
     const ranges = this.#isEnded ? [EVERYTHING] : this.#pending;
     this.#pending = [];
     for (const range of ranges) this.release(range);
@@ -100,21 +129,45 @@ export class LookupShare {
       this.#pending.push(range);
       return;
     }
-    const rankCount = this.scope.ranks.length;
-    const rankIndex = range.rank === null ? -1 : this.scope.ranks.indexOf(range.rank);
-    if (range.rank !== null && rankIndex < 0) return;
-    const end = Math.min(range.endChunk * rankCount, this.#slots.length);
     const byCount = new Map<number, number[]>();
-    for (let i = Math.max(0, range.startChunk * rankCount); i < end; i += 1) {
+    this.#visit(range, (i) => {
       const count = this.#remaining[i] as number;
-      if (count === 0 || (rankIndex >= 0 && i % rankCount !== rankIndex)) continue;
       this.#remaining[i] = 0;
       const list = byCount.get(count);
       if (list) list.push(this.#slots[i] as number);
       else byCount.set(count, [this.#slots[i] as number]);
-    }
+    });
     for (const [count, slots] of byCount) {
       this.#storage.releaseHolds(Uint32Array.from(slots), count);
+    }
+  }
+
+  /** Gives one reader back of what a worker had asked for and will not read; once per read. */
+  giveUp(read: GivenUpRead): void {
+    const { instanceId, startChunk, endChunk, rank } = read;
+    const name = `${instanceId} ${rank} ${startChunk} ${endChunk}`;
+    this.#givenUp ??= new Set();
+    if (this.#givenUp.has(name) || this.#givenUp.size >= GIVEN_UP_COUNT_MAX) return;
+    this.#givenUp.add(name);
+    const slots: number[] = [];
+    this.#visit(read, (i) => {
+      this.#remaining[i] = (this.#remaining[i] as number) - 1;
+      slots.push(this.#slots[i] as number);
+    });
+    if (slots.length > 0) this.#storage.releaseHolds(Uint32Array.from(slots), 1);
+  }
+
+  /** Runs `visit` for the cells of a range that still have a reader. */
+  #visit({ startChunk, endChunk, rank }: ReleaseRange, visit: (index: number) => void): void {
+    const { ranks, objectGroupIds } = this.scope;
+    const groupCount = objectGroupIds.length;
+    const width = ranks.length * groupCount;
+    const rankIndex = rank === null ? -1 : ranks.indexOf(rank);
+    if (rank !== null && rankIndex < 0) return;
+    const end = Math.min(endChunk * width, this.#slots.length);
+    for (let i = Math.max(0, startChunk * width); i < end; i += 1) {
+      if (this.#remaining[i] === 0) continue;
+      if (rankIndex < 0 || Math.floor((i % width) / groupCount) === rankIndex) visit(i);
     }
   }
 

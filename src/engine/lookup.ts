@@ -10,8 +10,15 @@
  * clients can bear (spec engine 3, 9.1; field lessons 10.4, 17.3).
  *
  * vLLM looks a request up once. If it asks again after hits, the load has failed for it and the
- * request is scheduled anew. Its connector (0.5.0 to 0.5.2) asks no worker to load twice, so it
- * would wait for ever on another hit: the answer is 0, and vLLM computes.
+ * request is scheduled anew. Its connector (0.5.0 to 0.5.4) asks no worker to load twice, so it
+ * would wait for ever on another hit: the answer is 0, and vLLM computes. Connectors that are told
+ * of failed loads (from 0.5.5 on) leave the cache out by themselves then; what they look up again
+ * is a request that was preempted, and that one may load.
+ *
+ * Newer clients say with the key how many workers will read each object, and where the prompt ends
+ * that they mean. The reference refuses them when they do not say the first; here the number is
+ * then derived as for older ones. Settings of the request (`requestConfigs`) change nothing here:
+ * those that exist are for the connectors, and the reference's server reads none of them.
  */
 import type { Clock } from '../clock.ts';
 import type { ChunkHasher, ChunkHashes } from '../core/chunk-hasher.ts';
@@ -20,9 +27,13 @@ import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
-import type { CacheKey, EngineModule, HandlerTable, RequestContext, RequestOf } from './api.ts';
+import type { CacheKey, RequestOf } from './api.ts';
+import type { RequestContext } from './client-traits.ts';
+import { allRanks, findColumnNamespaces } from './column-namespaces.ts';
+import type { EngineModule, HandlerTable } from './handlers.ts';
 import type { InstanceRegistry } from './instances.ts';
 import type { LookupShare } from './lookup-share.ts';
+import { onFailure } from './on-failure.ts';
 import type { SessionTable } from './session.ts';
 
 /** WAIT_PREFETCH_STATUS: the longest wait a client may ask for (spec wire 12.10). */
@@ -73,22 +84,23 @@ export class LookupModule implements EngineModule {
 
   #lookup(request: RequestOf<'LOOKUP'>, context: RequestContext): void | Promise<void> {
     const { key } = request;
-    try {
-      if (!this.#isServable(key)) {
+    return onFailure(
+      () => this.#hashAndSubmit(request, context),
+      (error) => {
+        // Whatever an earlier lookup of this id has found is not the answer to this one.
         this.#addEmptyJob(key, context);
-        return;
-      }
-      const hashes = this.#options.hasher.hashPrompt(key.tokens);
-      if (!(hashes instanceof Promise)) {
-        this.#submit(request, hashes, context);
-        return;
-      }
-      return hashes.then((late) => this.#submit(request, late, context));
-    } catch (error) {
-      // Whatever an earlier lookup of this id has found is not the answer to this one.
-      this.#addEmptyJob(key, context);
-      throw error;
-    }
+        throw error;
+      },
+    );
+  }
+
+  #hashAndSubmit(request: RequestOf<'LOOKUP'>, context: RequestContext): void | Promise<void> {
+    const { key } = request;
+    if (!this.#isServable(key)) return this.#addEmptyJob(key, context);
+    const endToken = context.client.looksUpToEnd ? key.endToken : key.tokens.count;
+    const hashes = this.#options.hasher.hashPrompt(key.tokens, endToken);
+    if (!(hashes instanceof Promise)) return this.#submit(request, hashes, context);
+    return hashes.then((late) => this.#submit(request, late, context));
   }
 
   #isServable(key: CacheKey): boolean {
@@ -100,7 +112,8 @@ export class LookupModule implements EngineModule {
   #submit(request: RequestOf<'LOOKUP'>, hashes: ChunkHashes, context: RequestContext): void {
     const { key, tpSize } = request;
     const { storage, sessions, instances, log } = this.#options;
-    const layout = instances.findLayout(key.modelName, key.worldSize);
+    const { layoutRules } = context.client;
+    const layout = instances.findLayout(key.modelName, key.worldSize, layoutRules);
     if (hashes.count === 0) {
       log.limited(
         'info',
@@ -109,32 +122,30 @@ export class LookupModule implements EngineModule {
       );
     }
     const isFailedLoad =
-      layout?.isVllm === true && sessions.hasDeliveredHits(key.requestId, context.connectionId);
+      layout?.isVllm === true &&
+      !context.client.reportsFailedRetrieve &&
+      sessions.hasDeliveredHits(key.requestId, context.connectionId);
     if (!layout || hashes.count === 0 || isFailedLoad) {
       this.#addEmptyJob(key, context);
       return;
     }
     const readerCount = countReaders(key, tpSize, layout.isVllmMla);
-    const ranks = ranksOf(key);
+    const ranks = key.workerId === null ? allRanks(key.worldSize) : [key.workerId];
     const chunkCount = hashes.count;
-    const namespaceIds = this.#namespacesOf(key, ranks);
+    const { objectGroupIds, groupRules } = layout;
+    const namespaceIds = findColumnNamespaces(storage, { ...key, ranks, objectGroupIds });
     const keys = { hashes, firstChunk: 0, chunkCount, namespaceIds };
-    const task = storage.submitPrefetch(keys, readerCount, layout.layoutTags);
-    const scope = { ...scopeOf(key, context), chunkCount, ranks, readerCount };
+    const task = storage.submitPrefetch(keys, readerCount, groupRules);
+    const scope = { ...scopeOf(key, context), chunkCount, ranks, objectGroupIds, readerCount };
     sessions.addLookup(key.requestId, { scope, hashes, task });
   }
 
   #addEmptyJob(key: CacheKey, context: RequestContext): void {
     const task = new PrefetchTask();
     task.complete({ slots: new Uint32Array(0), chunkCount: 0 });
-    const scope = { ...scopeOf(key, context), chunkCount: 0, ranks: [], readerCount: 1 };
+    const nothing = { chunkCount: 0, ranks: [], objectGroupIds: [], readerCount: 1 };
+    const scope = { ...scopeOf(key, context), ...nothing };
     this.#options.sessions.addLookup(key.requestId, { scope, hashes: null, task });
-  }
-
-  #namespacesOf(key: CacheKey, ranks: readonly number[]): number[] {
-    const { modelName, worldSize, cacheSalt } = key;
-    const namespace = { modelName, worldSize, objectGroupId: 0, cacheSalt };
-    return ranks.map((workerId) => this.#options.storage.findNamespace({ ...namespace, workerId }));
   }
 
   #query(requestId: string, context: RequestContext): number | null {
@@ -192,21 +203,21 @@ export class LookupModule implements EngineModule {
     return share ? share.hitChunkCount : 0;
   }
 
-  /** Only the request id and the range count: an unaligned start drops its chunk. */
+  /**
+   * Only the request id and the range count: an unaligned start drops its chunk. While the load
+   * runs the range is remembered.
+   */
   #free(key: CacheKey, context: RequestContext): void {
     const { sessions, hasher } = this.#options;
     const startChunk = Math.ceil(Math.max(0, key.startToken) / hasher.chunkSizeTokens);
     const endToken = Math.min(key.endToken, key.tokens.count);
     const endChunk = Math.floor(endToken / hasher.chunkSizeTokens);
+    if (key.startToken >= key.endToken) return;
+    if (context.client.freeTakesResult) this.#query(key.requestId, context);
     if (endChunk <= startChunk) return;
     const rank = key.workerId;
     sessions.freeHolds(key.requestId, context.connectionId, { startChunk, endChunk, rank });
   }
-}
-
-function ranksOf(key: CacheKey): number[] {
-  if (key.workerId !== null) return [key.workerId];
-  return Array.from({ length: key.worldSize }, (_, rank) => rank);
 }
 
 function scopeOf(key: CacheKey, context: RequestContext) {

@@ -6,7 +6,7 @@ import type { ClearOutcome } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
-import type { EngineModule, HandlerTable } from './api.ts';
+import type { EngineModule, HandlerTable } from './handlers.ts';
 import type { InstanceRegistry } from './instances.ts';
 
 export interface ManagementModuleOptions {

@@ -7,6 +7,9 @@
  * noticed within about a second: once a second each distinct owner is looked at, one after the
  * other and off the event loop. Workers without a known owner are the reaper's matter, and so are
  * owners that live and say nothing.
+ *
+ * A killed process also leaves the names of its shared memory, which keep the bytes until somebody
+ * removes them: that is done here, and only here, where it is certain that nobody will need them.
  */
 import { assert } from '../assert.ts';
 import type { Clock, Timer } from '../clock.ts';
@@ -72,7 +75,10 @@ export class OwnerWatch {
     const { instanceId } = instance;
     // The id may belong to a newer registration by now.
     if (instances.lookup(instanceId) !== instance) return;
-    log.warn(`Process ${owner.pid} has ended: its instance ${instanceId} is dropped`);
+    const removedCount = instance.handle.removeNames();
+    const removed =
+      removedCount === 0 ? '' : `, and ${removedCount} segments that it left are removed`;
+    log.warn(`Process ${owner.pid} has ended: its instance ${instanceId} is dropped${removed}`);
     void instances.drop(instanceId, 'owner-gone');
   }
 }

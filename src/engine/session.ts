@@ -5,7 +5,8 @@
  * somebody else's lock. Here every LOOKUP leaves a *share* in its session's ledger: which slots it
  * holds and how many readers each still has. Whoever releases, releases from a share:
  *
- *   LOOKUP ──▶ share {slots, remaining readers} ──┬─ RETRIEVE: one reader per slot of its rank
+ *   LOOKUP ──▶ share {slots, remaining readers} ──┬─ RETRIEVE: one reader per slot of its rank,
+ *                                                 │  also when it fails
  *                                                 ├─ FREE_LOOKUP_LOCKS: all readers of a range
  *                                                 └─ END_SESSION, idle TTL, last worker gone: rest
  *
@@ -21,12 +22,18 @@
  */
 import type { Clock, Timer } from '../clock.ts';
 import type { ChunkHashes } from '../core/chunk-hasher.ts';
-import type { NamespaceKey } from '../core/namespaces.ts';
 import { NO_SLOT } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
-import { type LookupScope, LookupShare, type ReleaseRange } from './lookup-share.ts';
+import { findColumnNamespaces } from './column-namespaces.ts';
+import {
+  type GivenUpRead,
+  type LookupScope,
+  LookupShare,
+  type ObjectScope,
+  type ReleaseRange,
+} from './lookup-share.ts';
 
 const SESSION_COUNT_MAX = 65_536;
 /** Hashes, slots and reader counts of all sessions: 10,000 sessions of 128k tokens. */
@@ -46,7 +53,7 @@ const SLICE_PAUSE_MS = 1;
 /** Chunks whose place in the eviction order the end of the session renews. */
 interface Touched {
   readonly hashes: ChunkHashes;
-  readonly scope: LookupScope;
+  readonly scope: ObjectScope;
   chunkCount: number;
 }
 
@@ -172,11 +179,21 @@ export class SessionTable {
     if (!this.#sessions.has(requestId)) return;
     const session = this.#use(requestId);
     const { touched } = session;
-    if (touched && hashes.count >= touched.chunkCount) {
-      session.touched = { ...touched, hashes, chunkCount: hashes.count };
-      this.#weigh(session);
-    }
+    if (touched) this.#noteTouched(session, touched.scope, hashes);
     this.#keepBounds();
+  }
+
+  /** The same for a transfer that reads: it counts also when its request looked nothing up. */
+  recordRetrieve(requestId: string, hashes: ChunkHashes, scopeOf: () => ObjectScope): void {
+    const session = this.#use(requestId);
+    this.#noteTouched(session, session.touched?.scope ?? scopeOf(), hashes);
+    this.#keepBounds();
+  }
+
+  #noteTouched(session: Session, scope: ObjectScope, hashes: ChunkHashes): void {
+    if (session.touched && hashes.count < session.touched.chunkCount) return;
+    session.touched = { scope, hashes, chunkCount: hashes.count };
+    this.#weigh(session);
   }
 
   /** Releases one reader per slot from the request's shares, the own connection's first. */
@@ -197,6 +214,20 @@ export class SessionTable {
     if (!this.#sessions.has(requestId)) return;
     const [share] = ownFirst(this.#use(requestId).shares, connectionId);
     share?.release(range);
+  }
+
+  /** A worker will not read what it has asked for: its share of the lookup goes back. */
+  giveUpRead(
+    requestId: string,
+    connectionId: number,
+    of: { readonly modelName: string; readonly worldSize: number; readonly read: GivenUpRead },
+  ): void {
+    const { modelName, worldSize, read } = of;
+    const shares = this.#sessions.get(requestId)?.shares ?? [];
+    const share = ownFirst(shares, connectionId).find(
+      ({ scope }) => scope.modelName === modelName && scope.worldSize === worldSize,
+    );
+    if (share && share.hitChunkCount !== null) share.giveUp(read);
   }
 
   /** END_SESSION. Returns false when the request id is unknown. */
@@ -279,11 +310,7 @@ export class SessionTable {
 
   #touch({ hashes, scope, chunkCount }: Touched): void {
     if (chunkCount === 0) return;
-    const { modelName, worldSize, cacheSalt } = scope;
-    const namespace = { modelName, worldSize, cacheSalt, objectGroupId: 0 };
-    const namespaceIds = scope.ranks.map((workerId) =>
-      this.#storage.findNamespace({ ...namespace, workerId } satisfies NamespaceKey),
-    );
+    const namespaceIds = findColumnNamespaces(this.#storage, scope);
     this.#storage.touch({ hashes, firstChunk: 0, chunkCount, namespaceIds });
   }
 

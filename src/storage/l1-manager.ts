@@ -22,6 +22,7 @@ import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
 import {
   type ClearOutcome,
   type ClearSlice,
+  isOutOfMemory,
   NO_SLOT,
   type ObjectKeys,
   type ObjectTable,
@@ -31,6 +32,8 @@ import {
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
+import { publishRemovals } from './removed-chunks.ts';
+import { countServableChunks, firstNeededChunk, NO_WINDOW } from './window-fold.ts';
 
 /** Writer tag of objects that engines store; concurrent stores of one key exclude each other. */
 const WRITER_TAG_STORE = 1;
@@ -46,6 +49,8 @@ export interface Places {
 export interface StoreReservation extends Places {
   /** Objects that could not be placed because L1 is full. */
   readonly outOfMemoryCount: number;
+  /** Which ones these are; null = none. */
+  readonly lacksRoom: Uint8Array | null;
 }
 
 /** What the bytes of an object are. Readers of another shape must not see them. */
@@ -56,6 +61,14 @@ export interface ObjectShape {
 }
 
 export type LayoutTags = Pick<ReadonlyMap<number, unknown>, 'has'>;
+
+/** What readers ask of the objects of one object group. */
+export interface GroupRule {
+  /** Layouts that they understand; an object of another one is not there for them. */
+  readonly layoutTags: LayoutTags;
+  /** Chunks at the end of a prefix that must be there; `NO_WINDOW` = all of it. */
+  readonly windowChunks: number;
+}
 
 export interface L1ManagerOptions {
   readonly table: ObjectTable;
@@ -86,6 +99,7 @@ export class L1Manager {
     this.#clock = options.clock;
     this.#bus = options.bus;
     this.#log = options.log;
+    publishRemovals(options);
   }
 
   get memory(): L1Memory {
@@ -102,24 +116,57 @@ export class L1Manager {
   }
 
   /**
-   * Longest prefix of whole chunks that is readable; takes `holdCount` holds on each object. A
-   * chunk that none of the layouts can read ends the prefix.
+   * Takes `holdCount` holds on what readers of the longest servable prefix need. The object groups
+   * of a chunk follow each other in `keys.namespaceIds`, rank by rank, as `rules` lists them.
+   * Returns the slots of the prefix in key order, with `NO_SLOT` before a group's window.
    */
-  holdPrefix(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): Uint32Array {
-    const held = this.#table.holdPrefix(keys, holdCount);
-    const stranger = held.findIndex((slot) => !layoutTags.has(this.#layoutTags[slot] as number));
-    const rankCount = keys.namespaceIds.length;
-    const end = stranger < 0 ? held.length : stranger - (stranger % rankCount);
-    const slots = held.subarray(0, end);
-    this.releaseHolds(held.subarray(end), holdCount);
+  hold(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): Uint32Array {
+    const hasWindow = rules.some(({ windowChunks }) => windowChunks > NO_WINDOW);
+    const slots = hasWindow
+      ? this.#holdUnderWindows(keys, holdCount, rules)
+      : this.#holdPrefix(keys, holdCount, rules);
     if (this.#bus.hasListeners('l1.read.reserved')) {
-      this.#bus.publish('l1.read.reserved', { keyCount: slots.length });
+      const keyCount = hasWindow ? heldOf(slots).length : slots.length;
+      this.#bus.publish('l1.read.reserved', { keyCount });
     }
     return slots;
   }
 
   releaseHolds(slots: Uint32Array, holdCount: number): void {
     if (slots.length > 0) this.#table.releaseHolds(slots, holdCount);
+  }
+
+  /** One call into the core. A chunk with an object of a foreign layout ends the prefix. */
+  #holdPrefix(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): Uint32Array {
+    const held = this.#table.holdPrefix(keys, holdCount);
+    const stranger = held.findIndex((slot, i) => !this.#isReadable(slot, ruleOf(rules, i)));
+    const columnCount = keys.namespaceIds.length;
+    const end = stranger < 0 ? held.length : stranger - (stranger % columnCount);
+    this.releaseHolds(held.subarray(end), holdCount);
+    return held.subarray(0, end);
+  }
+
+  #holdUnderWindows(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): Uint32Array {
+    const found = this.#table.find(keys);
+    const columnCount = keys.namespaceIds.length;
+    const isPresent = Uint8Array.from(found, (slot, i) =>
+      slot !== NO_SLOT && this.#isReadable(slot, ruleOf(rules, i)) ? 1 : 0,
+    );
+    const windows = keys.namespaceIds.map((_, column) => ruleOf(rules, column).windowChunks);
+    const chunkCount = countServableChunks(isPresent, windows);
+    const slots = found.slice(0, chunkCount * columnCount);
+    for (const [column, window] of windows.entries()) {
+      const firstKept = firstNeededChunk(chunkCount, window);
+      for (let chunk = 0; chunk < firstKept; chunk += 1) {
+        slots[chunk * columnCount + column] = NO_SLOT;
+      }
+    }
+    this.#table.hold(heldOf(slots), holdCount);
+    return slots;
+  }
+
+  #isReadable(slot: number, { layoutTags }: GroupRule): boolean {
+    return layoutTags.has(this.#layoutTags[slot] as number);
   }
 
   /**
@@ -158,7 +205,10 @@ export class L1Manager {
     if (this.#bus.hasListeners('l1.write.reserved')) {
       this.#bus.publish('l1.write.reserved', { keyCount: reserved.length });
     }
-    return { slots, offsets, outOfMemoryCount: this.#table.countOutOfMemory(codes) };
+    const outOfMemoryCount = this.#table.countOutOfMemory(codes);
+    const lacksRoom =
+      outOfMemoryCount > 0 ? Uint8Array.from(codes, (code) => Number(isOutOfMemory(code))) : null;
+    return { slots, offsets, outOfMemoryCount, lacksRoom };
   }
 
   /** Makes written objects readable. Returns how many were admitted (others had expired). */
@@ -197,6 +247,11 @@ export class L1Manager {
 
   releaseAbandoned(slots: Uint32Array): void {
     this.#table.unpin(slots);
+  }
+
+  /** See `ObjectTable.announce`. The end of what is announced goes to the bus. */
+  announce(keys: ObjectKeys): Int32Array {
+    return this.#table.announce(keys);
   }
 
   /** Recency only: moves the chunks of `keys` to the young end of the eviction order. */
@@ -329,4 +384,13 @@ export class L1Manager {
       this.#log.limited('warn', 'prepare', `L1 pages are not prepared ahead: ${String(error)}`);
     }
   }
+}
+
+/** Of the object at an index of a key list; see `L1Manager.hold`. */
+function ruleOf(rules: readonly GroupRule[], index: number): GroupRule {
+  return rules[index % rules.length] as GroupRule;
+}
+
+function heldOf(slots: Uint32Array): Uint32Array {
+  return slots.filter((slot) => slot !== NO_SLOT);
 }

@@ -1,7 +1,7 @@
 /**
  * Prefetch tasks: "make the longest prefix of these keys readable, and hold it for me".
  *
- *   submit ──▶ L1 part: hold the resident prefix (one core call)
+ *   submit ──▶ L1 part: hold the resident prefix (one core call; under windows, what it needs)
  *                 │ whole prefix resident, or no slower tier configured
  *                 ├──────────────────────────────▶ done
  *                 │ a tier may have more
@@ -13,12 +13,16 @@
  * done when `submit` returns.
  */
 import type { ObjectKeys } from '../core/object-table.ts';
-import type { L1Manager, LayoutTags } from './l1-manager.ts';
+import type { GroupRule, L1Manager } from './l1-manager.ts';
+import { NO_WINDOW } from './window-fold.ts';
 
 export interface PrefetchResult {
-  /** Slots of the held prefix in key order; whole chunks only. */
+  /**
+   * Slots of the prefix in key order, whole chunks only. `NO_SLOT` for objects that its readers do
+   * not need; all others are held.
+   */
   readonly slots: Uint32Array;
-  /** `slots.length / ranks`. */
+  /** `slots.length / (ranks * groups)`. */
   readonly chunkCount: number;
 }
 
@@ -27,7 +31,7 @@ export interface SlowTier {
   load(
     keys: ObjectKeys,
     holdCount: number,
-    layoutTags: LayoutTags,
+    rules: readonly GroupRule[],
   ): Promise<{ slots: Uint32Array }>;
 }
 
@@ -66,12 +70,14 @@ export class PrefetchController {
     this.#tier = tier;
   }
 
-  submit(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): PrefetchTask {
+  /** `rules`: see `L1Manager.hold`. Under windows the slower tier has nothing to add. */
+  submit(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): PrefetchTask {
     const task = new PrefetchTask();
-    const rankCount = keys.namespaceIds.length;
-    const held = this.#l1.holdPrefix(keys, holdCount, layoutTags);
-    const chunkCount = held.length / rankCount;
-    if (!this.#tier || chunkCount === keys.chunkCount) {
+    const columnCount = keys.namespaceIds.length;
+    const held = this.#l1.hold(keys, holdCount, rules);
+    const chunkCount = held.length / columnCount;
+    const hasWindow = rules.some(({ windowChunks }) => windowChunks > NO_WINDOW);
+    if (!this.#tier || hasWindow || chunkCount === keys.chunkCount) {
       task.complete({ slots: held, chunkCount });
       return task;
     }
@@ -82,14 +88,14 @@ export class PrefetchController {
     };
     this.#inFlightCount += 1;
     this.#tier
-      .load(rest, holdCount, layoutTags)
+      .load(rest, holdCount, rules)
       .then(
         ({ slots }) => joinSlots(held, slots),
         () => held, // a tier that fails is a miss: the resident prefix is still good
       )
       .then((slots) => {
         this.#inFlightCount -= 1;
-        task.complete({ slots, chunkCount: slots.length / rankCount });
+        task.complete({ slots, chunkCount: slots.length / columnCount });
       });
     return task;
   }

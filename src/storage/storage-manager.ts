@@ -12,7 +12,7 @@ import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
 import { EvictionController } from './eviction-controller.ts';
-import type { L1Manager, LayoutTags, ObjectShape, Places, StoreReservation } from './l1-manager.ts';
+import type { GroupRule, L1Manager, ObjectShape, Places, StoreReservation } from './l1-manager.ts';
 import { PrefetchController, type PrefetchTask } from './prefetch-controller.ts';
 
 /** Expired reservations are also reclaimed on demand; the sweep only bounds how long they stay. */
@@ -33,6 +33,15 @@ export interface StorageManagerOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
+}
+
+/** The objects of one object group that a store wants to place: one for each chunk of its range. */
+export interface StoreGroup {
+  /** Of one namespace; all groups of a store have the same chunks. */
+  readonly keys: ObjectKeys;
+  readonly shape: ObjectShape;
+  /** Marks the chunks of which this group has no bytes; null = none. */
+  readonly isLeftOut: Uint8Array | null;
 }
 
 export class StorageManager {
@@ -62,9 +71,9 @@ export class StorageManager {
     return this.#l1.findNamespace(key);
   }
 
-  /** Holds the longest prefix that the tiers can make readable. */
-  submitPrefetch(keys: ObjectKeys, holdCount: number, layoutTags: LayoutTags): PrefetchTask {
-    return this.#prefetch.submit(keys, holdCount, layoutTags);
+  /** Holds the longest prefix that the tiers can make readable. `rules`: `L1Manager.hold`. */
+  submitPrefetch(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): PrefetchTask {
+    return this.#prefetch.submit(keys, holdCount, rules);
   }
 
   releaseHolds(slots: Uint32Array, holdCount: number): void {
@@ -82,14 +91,79 @@ export class StorageManager {
     const chunkCount = Math.floor(objectCountMax / keys.namespaceIds.length);
     const fitting = keys.chunkCount <= chunkCount ? keys : { ...keys, chunkCount };
     const reservation = this.#reserveWithRoom(fitting, shape, objectBytes);
-    if (reservation.outOfMemoryCount > 0) {
-      this.#options.bus.publish('l1.allocation.failed', {
-        during: 'l1_store',
-        keyCount: reservation.outOfMemoryCount,
-      });
+    this.#reportStore(reservation.outOfMemoryCount);
+    return fitting === keys ? reservation : padReservation(reservation, keys);
+  }
+
+  /**
+   * The same for the object groups of a chunk range together: a chunk for which one of them finds
+   * no room is stored by none, because the others would be of no use without it.
+   */
+  reserveStoreGroups(groups: readonly StoreGroup[]): Places[] {
+    const chunkCountMax = this.#countFittingChunks(groups);
+    const reservations = groups.map((group) => this.#reserveRuns(group, chunkCountMax));
+    const outOfMemoryCount = reservations.reduce((sum, one) => sum + one.outOfMemoryCount, 0);
+    if (outOfMemoryCount > 0) this.#discardIncomplete(reservations);
+    this.#reportStore(outOfMemoryCount);
+    return reservations;
+  }
+
+  /** The chunks of the longest prefix that an empty L1 could hold. */
+  #countFittingChunks(groups: readonly StoreGroup[]): number {
+    const { alignBytes } = this.#options;
+    const sizes = groups.map(({ shape }) => alignUp(shape.objectSizeBytes, alignBytes));
+    const chunkCount = groups[0]?.keys.chunkCount ?? 0;
+    let freeBytes = this.#l1.totalBytes;
+    for (let chunk = 0; chunk < chunkCount; chunk += 1) {
+      for (const [g, { isLeftOut }] of groups.entries()) {
+        if (!isLeftOut?.[chunk]) freeBytes -= sizes[g] as number;
+      }
+      if (freeBytes < 0) return chunk;
+    }
+    return chunkCount;
+  }
+
+  #reportStore(outOfMemoryCount: number): void {
+    if (outOfMemoryCount > 0) {
+      const failure = { during: 'l1_store' as const, keyCount: outOfMemoryCount };
+      this.#options.bus.publish('l1.allocation.failed', failure);
     }
     this.#eviction.notifyUsage();
-    return fitting === keys ? reservation : padReservation(reservation, keys);
+  }
+
+  /** One reservation per run of chunks that are not left out. */
+  #reserveRuns({ keys, shape, isLeftOut }: StoreGroup, chunkCountMax: number): StoreReservation {
+    const { firstChunk, chunkCount } = keys;
+    const objectBytes = alignUp(shape.objectSizeBytes, this.#options.alignBytes);
+    const endMax = Math.min(chunkCount, chunkCountMax);
+    const whole = emptyReservation(chunkCount);
+    let outOfMemoryCount = 0;
+    for (let start = 0; start < endMax; start += 1) {
+      if (isLeftOut?.[start]) continue;
+      let end = start + 1;
+      while (end < endMax && !isLeftOut?.[end]) end += 1;
+      const run = { ...keys, firstChunk: firstChunk + start, chunkCount: end - start };
+      const part = this.#reserveWithRoom(run, shape, objectBytes);
+      whole.slots.set(part.slots, start);
+      whole.offsets.set(part.offsets, start);
+      if (part.lacksRoom) whole.lacksRoom.set(part.lacksRoom, start);
+      outOfMemoryCount += part.outOfMemoryCount;
+      start = end;
+    }
+    return { ...whole, outOfMemoryCount };
+  }
+
+  #discardIncomplete(reservations: readonly StoreReservation[]): void {
+    for (const { slots, offsets } of reservations) {
+      const useless: number[] = [];
+      for (const [chunk, slot] of slots.entries()) {
+        if (slot === NO_SLOT || !reservations.some((one) => one.lacksRoom?.[chunk])) continue;
+        useless.push(slot);
+        slots[chunk] = NO_SLOT;
+        offsets[chunk] = -1;
+      }
+      this.#l1.discardStore(Uint32Array.from(useless));
+    }
   }
 
   #reserveWithRoom(keys: ObjectKeys, shape: ObjectShape, objectBytes: number): StoreReservation {
@@ -132,6 +206,10 @@ export class StorageManager {
 
   releaseRead(slots: Uint32Array): void {
     this.#l1.releaseRead(slots);
+  }
+
+  announce(keys: ObjectKeys): Int32Array {
+    return this.#l1.announce(keys);
   }
 
   touch(keys: ObjectKeys): void {
@@ -191,9 +269,17 @@ export class StorageManager {
 /** The reservation of a prefix as one of all keys: nothing is written behind the prefix. */
 function padReservation(prefix: StoreReservation, keys: ObjectKeys): StoreReservation {
   const objectCount = keys.chunkCount * keys.namespaceIds.length;
-  const slots = new Uint32Array(objectCount).fill(NO_SLOT);
-  const offsets = new Float64Array(objectCount).fill(-1);
+  const { slots, offsets, lacksRoom } = emptyReservation(objectCount);
   slots.set(prefix.slots);
   offsets.set(prefix.offsets);
-  return { ...prefix, slots, offsets };
+  if (prefix.lacksRoom) lacksRoom.set(prefix.lacksRoom);
+  return { ...prefix, slots, offsets, lacksRoom };
+}
+
+function emptyReservation(objectCount: number) {
+  return {
+    slots: new Uint32Array(objectCount).fill(NO_SLOT),
+    offsets: new Float64Array(objectCount).fill(-1),
+    lacksRoom: new Uint8Array(objectCount),
+  };
 }

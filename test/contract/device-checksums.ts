@@ -63,7 +63,7 @@ const md5 = (...parts: Uint8Array[]): string => {
 };
 
 const IDS = [5, 0, 1, 3, 3];
-const JOINED = { blockIds: IDS, blocksPerChecksum: 2, blockAxis: 0, isLayerwise: false };
+const JOINED = { blockIds: IDS, blocksPerChecksum: 2, blockAxes: [0], isLayerwise: false };
 
 export function checksumTests(check: Check): void {
   digestTests(check);
@@ -74,17 +74,18 @@ function digestTests(check: Check): void {
   check('one digest per run of block ids covers all layers in order', async (setup) => {
     const shape = [2, 6, 4, 3];
     const { instance, slice } = await openLayers(setup, [{ shape }, { shape, dtype: 'float16' }]);
-    const sums = await instance.checksumBlocks({ ...JOINED, blockAxis: 1 });
+    const sums = await instance.checksumBlocks({ ...JOINED, blockAxes: [1, 1] });
     const expected = [[5, 0], [1, 3], [3]].map((ids) => md5(slice(0, 1, ids), slice(1, 1, ids)));
     assert.equal(sums, [expected]);
   });
 
-  check('layerwise digests are one list per layer', async (setup) => {
-    const layers = [{ shape: [6, 7] }, { shape: [6, 2, 3] }];
+  check('layerwise digests are one list per layer, each along its own axis', async (setup) => {
+    const layers = [{ shape: [6, 7] }, { shape: [2, 6, 3] }];
     const { instance, slice } = await openLayers(setup, layers);
     const sums = await instance.checksumBlocks({
       ...JOINED,
       blocksPerChecksum: 3,
+      blockAxes: [0, 1],
       isLayerwise: true,
     });
     const runs = [
@@ -93,7 +94,7 @@ function digestTests(check: Check): void {
     ];
     assert.equal(
       sums,
-      [0, 1].map((layer) => runs.map((ids) => md5(slice(layer, 0, ids)))),
+      [0, 1].map((layer) => runs.map((ids) => md5(slice(layer, layer, ids)))),
     );
   });
 
@@ -128,7 +129,8 @@ function refusalTests(check: Check): void {
         [{ ...JOINED, blockIds: [6] }, 'ERR_BAD_REQUEST', /block id 6 of 6/],
         [{ ...JOINED, blockIds: [-1] }, 'ERR_BAD_REQUEST', /block id -1/],
         [{ ...JOINED, blocksPerChecksum: 0 }, 'ERR_BAD_REQUEST', /expected ≥ 1/],
-        [{ ...JOINED, blockAxis: 2 }, 'ERR_UNSUPPORTED', /block axis 2/],
+        [{ ...JOINED, blockAxes: [2] }, 'ERR_UNSUPPORTED', /block axis 2/],
+        [{ ...JOINED, blockAxes: [] }, 'ERR_UNSUPPORTED', /block axis undefined/],
       ] as const;
       for (const [options, code, expected] of cases) {
         await refuses(instance.checksumBlocks(options), code, expected);

@@ -72,7 +72,7 @@ function registrationTests(check: Check): void {
     const wrapper = wrapperOf(place, { shape: [16, BLOCK_BYTES], storageOffset: 100 });
     const instance = await device.openInstance([wrapper]);
     const sizes = { blockBytes: BLOCK_BYTES, engineBlockCount: 16, objectBlockCount: 4 };
-    instance.setPlan(blockPlan(sizes));
+    instance.addPlan(blockPlan(sizes));
     const ids = [15, 0, 3, 8];
     await instance.submit(gather(ids));
     for (const [k, id] of ids.entries()) {
@@ -131,11 +131,11 @@ function planTests(check: Check): void {
     ];
     for (const one of bad) {
       assert.throws(
-        () => instance.setPlan(one),
+        () => instance.addPlan(one),
         (error: KvdError) => error.code === 'ERR_LAYOUT',
       );
     }
-    instance.setPlan(plan);
+    instance.addPlan(plan);
   });
 
   check('there is an event for everything, and any event can be waited for', async ({ device }) => {
@@ -163,7 +163,7 @@ function jobTests(check: Check): void {
     'what was gathered is scattered back, without the blocks that the engine has',
     async (setup) => {
       const { instance, plan, segment, block } = await openBlocks(setup, 4);
-      instance.setPlan(plan);
+      instance.addPlan(plan);
       await instance.submit(gather([0, 1, 2, 3], 4096));
       const scatter = jobOf('scatter', [10, 11, 12, 13], 4096);
       await instance.submit({ ...scatter, skipBlocks: [Uint32Array.of(1)] });
@@ -176,7 +176,7 @@ function jobTests(check: Check): void {
 
   check('jobs of one instance run and settle in the order of submission', async (setup) => {
     const { instance, plan, segment, block } = await openBlocks(setup, 16);
-    instance.setPlan(plan);
+    instance.addPlan(plan);
     const range = (first: number) => Array.from({ length: 16 }, (_, i) => first + i);
     // Every job writes the same place in L1 or reads it, so only the right order gives this end:
     // part 0 → L1 → part 1, part 2 → L1 → part 3, twenty times over.
@@ -210,7 +210,7 @@ function jobTests(check: Check): void {
 function oddJobTests(check: Check): void {
   check('objects left out and an empty job complete without a copy', async (setup) => {
     const { instance, plan } = await openBlocks(setup, 1);
-    instance.setPlan(plan);
+    instance.addPlan(plan);
     await instance.submit(gather([5], -1));
     await instance.submit({ ...gather([]), objectOffsets: new Float64Array(0) });
     assert.ok(setup.l1.every((byte) => byte === 0));
@@ -218,7 +218,7 @@ function oddJobTests(check: Check): void {
 
   check('block ids, objects and lists are checked before anything moves', async (setup) => {
     const { instance, plan } = await openBlocks(setup, 4);
-    instance.setPlan(plan);
+    instance.addPlan(plan);
     const bad: [CopyJob, RegExp][] = [
       [gather([0, 1, 2, BLOCK_COUNT]), /block id lies beyond/],
       [gather([0, 1, 2, 0xffff_ffff]), /block id lies beyond/],
@@ -260,7 +260,7 @@ function oddJobTests(check: Check): void {
 function endTests(check: Check): void {
   check('close lets running jobs end and refuses later ones', async (setup) => {
     const { instance, plan } = await openBlocks(setup, 16);
-    instance.setPlan(plan);
+    instance.addPlan(plan);
     const ids = Array.from({ length: 16 }, (_, i) => i);
     let doneCount = 0;
     const jobs = Array.from({ length: 10 }, () =>
@@ -281,7 +281,7 @@ function endTests(check: Check): void {
     async (setup) => {
       const { device } = setup;
       const { instance, plan } = await openBlocks(setup, 1);
-      instance.setPlan(plan);
+      instance.addPlan(plan);
       const bytes = new Uint8Array(4096);
       const copy = { bytes, offsetBytes: 0, stride: [1], objectOffset: 4096 };
       const hostJob = { direction: 'to-l1', shape: [4096], itemSizeBytes: 1 } as const;

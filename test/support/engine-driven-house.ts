@@ -8,17 +8,16 @@
 import * as assert from 'uvu/assert';
 import type {
   CacheKey,
-  ClientTraits,
   EngineDrivenContextRequest,
-  Handler,
   HostTensor,
   InstanceId,
   OperationName,
   ReplyOf,
-  RequestContext,
   RequestOf,
   TransferSlot,
 } from '../../src/engine/api.ts';
+import type { RequestContext } from '../../src/engine/client-traits.ts';
+import type { Attempt, Handler } from '../../src/engine/handlers.ts';
 import { InstanceRegistry } from '../../src/engine/instances.ts';
 import { LookupModule } from '../../src/engine/lookup.ts';
 import { SessionTable } from '../../src/engine/session.ts';
@@ -26,6 +25,7 @@ import { EngineDrivenTransferModule } from '../../src/engine/transfer/engine-dri
 import type { InlineWriter } from '../../src/engine/transfer/inline-writer.ts';
 import { toKvdError } from '../../src/errors.ts';
 import { LIVE_ATTEMPT } from './attempts.ts';
+import { OLD_CLIENT } from './client-traits.ts';
 import { ALIGN_BYTES, buildL1House, READ_TTL_MS, WRITE_TTL_MS } from './l1-house.ts';
 import { MemoryDevice } from './memory-device.ts';
 import { encodeTokens } from './token-arrays.ts';
@@ -35,8 +35,6 @@ export const CHUNK_TOKENS = 16;
 export const CHUNK_SHAPE = [2, 1, 16, 8] as const;
 export const CHUNK_BYTES = 512;
 export const WORKER: InstanceId = 2n ** 62n + 5n;
-export const OLD_CLIENT: ClientTraits = { reportsFailedRetrieve: false, acceptsEmptyEvent: false };
-export const NEW_CLIENT: ClientTraits = { reportsFailedRetrieve: true, acceptsEmptyEvent: true };
 
 export interface EngineDrivenHouseOptions {
   readonly units?: number;
@@ -146,13 +144,10 @@ export class EngineDrivenHouse {
     name: N,
     request: RequestOf<N>,
     context: Partial<RequestContext> = {},
+    attempt: Attempt = LIVE_ATTEMPT,
   ): Promise<ReplyOf<N>> {
     const handler = (this.module.handlers[name] ?? this.lookup.handlers[name]) as Handler<N>;
-    return await handler(
-      request,
-      { connectionId: 1, client: OLD_CLIENT, ...context },
-      LIVE_ATTEMPT,
-    );
+    return await handler(request, { connectionId: 1, client: OLD_CLIENT, ...context }, attempt);
   }
 
   /** The reply, or the code of the error in place of one. */
@@ -177,6 +172,7 @@ export class EngineDrivenHouse {
       hiddenSize: 8,
       dtype: 'float16',
       usesMla: false,
+      physicalSlotCount: null,
       ...rest,
     });
   }
@@ -198,6 +194,7 @@ export class EngineDrivenHouse {
       requestId: `r${prompt}`,
       cacheSalt: '',
       readerCount: null,
+      requestConfigs: null,
       ...rest,
     };
   }

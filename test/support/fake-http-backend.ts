@@ -5,6 +5,8 @@ import type {
   ChecksumTarget,
   HttpBackend,
   Readiness,
+  WarmPrefetch,
+  WarmPrefetchOutcome,
 } from '../../src/http/backend.ts';
 
 export class FakeHttpBackend implements HttpBackend {
@@ -15,6 +17,10 @@ export class FakeHttpBackend implements HttpBackend {
   readonly instances = new Set<bigint>();
   readonly clears: boolean[] = [];
   readonly checksumRequests: ChecksumRequest[] = [];
+  /** `model/worldSize`. */
+  readonly layouts = new Set<string>();
+  readonly prefetches: WarmPrefetch[] = [];
+  readonly outcomes = new Map<string, WarmPrefetchOutcome | 'pending'>();
   failure: Error | null = null;
 
   status(): Record<string, unknown> {
@@ -42,6 +48,20 @@ export class FakeHttpBackend implements HttpBackend {
 
   async dropInstance(instanceId: bigint): Promise<boolean> {
     return this.instances.delete(instanceId);
+  }
+
+  hasLayout(modelName: string, worldSize: number): boolean {
+    return this.layouts.has(`${modelName}/${worldSize}`);
+  }
+
+  async startPrefetch(prefetch: WarmPrefetch) {
+    this.prefetches.push(prefetch);
+    const chunkCount = Math.floor(prefetch.tokenIds.length / 256);
+    return chunkCount === 0 ? null : { requestId: `p${this.prefetches.length}`, chunkCount };
+  }
+
+  takePrefetch(requestId: string): WarmPrefetchOutcome | 'pending' | null {
+    return this.outcomes.get(requestId) ?? null;
   }
 
   async metricsText(): Promise<string> {

@@ -73,6 +73,7 @@ export function keyOf(tokens: readonly number[], options: KeyOptions = {}): Cach
     requestId: 'request',
     cacheSalt: '',
     readerCount: null,
+    requestConfigs: null,
     ...options,
   };
 }

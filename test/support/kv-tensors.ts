@@ -6,6 +6,7 @@ import {
   discoverKvLayout,
   type KvLayout,
   type KvLayoutOptions,
+  type KvObjectGroup,
 } from '../../src/engine/transfer/kv-layout.ts';
 
 export function contiguous(shape: readonly number[], dtype: DtypeName = 'int16'): MappedTensor {
@@ -14,6 +15,9 @@ export function contiguous(shape: readonly number[], dtype: DtypeName = 'int16')
 }
 
 export const times = <T>(count: number, value: T): T[] => new Array<T>(count).fill(value);
+
+/** The rules of clients since 0.5.5. */
+export const PER_LAYER = { layoutRules: 'per-layer', reportsKvLayout: true } as const;
 
 export function layoutOf(
   options: Partial<KvLayoutOptions> & Pick<KvLayoutOptions, 'tensors'>,
@@ -24,8 +28,16 @@ export function layoutOf(
     infos: [],
     chunkSizeTokens: 4,
     hasAccelerator: true,
+    layoutRules: 'first-tensor',
+    reportsKvLayout: false,
+    hasSeparateObjects: false,
     ...options,
   });
+}
+
+/** What a chunk is stored as where all groups share one object. */
+export function objectOf({ objectGroups }: KvLayout): KvObjectGroup {
+  return objectGroups[0] as KvObjectGroup;
 }
 
 export function info(
@@ -37,6 +49,8 @@ export function info(
     layerIndices: layers,
     tokensPerBlock: 0,
     slidingWindowTokens: -1,
+    extraObjectGroupTag: 0,
+    isRecurrentState: false,
     ...rest,
   };
 }

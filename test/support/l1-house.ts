@@ -4,9 +4,10 @@ import type { ChunkHashes } from '../../src/core/chunk-hasher.ts';
 import { Core, type EvictionPolicy } from '../../src/core/core.ts';
 import type { ObjectKeys } from '../../src/core/object-table.ts';
 import { EventBus } from '../../src/observability/events.ts';
-import { L1Manager, type ObjectShape } from '../../src/storage/l1-manager.ts';
+import { type GroupRule, L1Manager, type ObjectShape } from '../../src/storage/l1-manager.ts';
 import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
 import { StorageManager } from '../../src/storage/storage-manager.ts';
+import { NO_WINDOW } from '../../src/storage/window-fold.ts';
 import { RecordingLogger } from './recording-logger.ts';
 import { VirtualClock } from './virtual-clock.ts';
 
@@ -14,8 +15,10 @@ export const ALIGN_BYTES = 4096;
 export const WRITE_TTL_MS = 10_000;
 export const READ_TTL_MS = 5_000;
 const LAYOUT_TAG = 7;
-/** Tags of layouts that the house's objects have. */
-export const LAYOUT_TAGS = new Map([[LAYOUT_TAG, 1]]);
+/** What readers of the house's objects ask for: their layout, and all of a prefix. */
+export const RULES: readonly GroupRule[] = [
+  { layoutTags: new Map([[LAYOUT_TAG, 1]]), windowChunks: NO_WINDOW },
+];
 
 export function shapeOf(objectSizeBytes = ALIGN_BYTES, layoutTag = LAYOUT_TAG): ObjectShape {
   return { objectSizeBytes, layoutTag };
@@ -99,7 +102,7 @@ export function buildL1House(options: L1HouseOptions) {
     storage.finishStore(storage.reserveStore(keys, shape).slots);
 
   const hitChunks = (keys: ObjectKeys) => {
-    const held = l1.holdPrefix(keys, 1, LAYOUT_TAGS);
+    const held = l1.hold(keys, 1, RULES);
     l1.releaseHolds(held, 1);
     return held.length / keys.namespaceIds.length;
   };

@@ -157,7 +157,7 @@ export class MemoryInstance implements DeviceInstance {
   readonly owner: ProcessOwner | null;
   readonly #device: MemoryDevice;
   readonly #engine: readonly Uint8Array[];
-  #plan: CopyPlan | null = null;
+  readonly #plans: CopyPlan[] = [];
   #last: Promise<void> = Promise.resolve();
   #isClosed = false;
   jobCountInFlight = 0;
@@ -182,14 +182,18 @@ export class MemoryInstance implements DeviceInstance {
     );
   }
 
-  setPlan(plan: CopyPlan): void {
+  addPlan(plan: CopyPlan): void {
     checkPlan(plan, this.tensors);
-    this.#plan = plan;
+    this.#plans.push(plan);
+  }
+
+  #planOf(job: CopyJob): CopyPlan {
+    return this.#plans[job.planIndex ?? 0] as CopyPlan;
   }
 
   submit(job: CopyJob): Promise<void> {
     if (this.#isClosed) return Promise.reject(new KvdError('ERR_SHUTTING_DOWN', 'closed'));
-    const plan = this.#plan as CopyPlan;
+    const plan = this.#planOf(job);
     const problem = jobProblem(plan, job) ?? placeProblem(plan, job, this.#device.l1.length);
     if (problem) return Promise.reject(new KvdError('ERR_DEVICE_COPY', problem));
     this.jobCountInFlight += 1;
@@ -228,6 +232,11 @@ export class MemoryInstance implements DeviceInstance {
     };
   }
 
+  removeNames(): number {
+    const names = this.mappingIds.map((id) => id.split('#')[0] as string);
+    return names.filter((name) => this.#device.segments.delete(name)).length;
+  }
+
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.#last;
@@ -240,7 +249,7 @@ export class MemoryInstance implements DeviceInstance {
       const failure = this.#device.failNextJob;
       this.#device.failNextJob = null;
       if (failure !== null) throw new KvdError('ERR_DEVICE_COPY', failure);
-      runCopyJob(this.#plan as CopyPlan, { engine: this.#engine, l1: this.#device.l1 }, job);
+      runCopyJob(this.#planOf(job), { engine: this.#engine, l1: this.#device.l1 }, job);
     } finally {
       this.jobCountInFlight -= 1;
     }

@@ -2,12 +2,14 @@
 import { createHash } from 'node:crypto';
 import type { ChunkHashes, TokenSpan } from '../../src/core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../src/core/object-table.ts';
+import type { GivenUpRead } from '../../src/engine/lookup-share.ts';
 import type {
   TransferHasher,
   TransferSessions,
   TransferStorage,
 } from '../../src/engine/transfer/ports.ts';
 import type { ObjectShape } from '../../src/storage/l1-manager.ts';
+import type { StoreGroup } from '../../src/storage/storage-manager.ts';
 
 const NO_SLOT = 0xffff_ffff;
 
@@ -74,6 +76,21 @@ export class MemoryStorage implements TransferStorage {
       this.#slots.set(key, slots[i] as number);
     }
     return { slots, offsets };
+  }
+
+  reserveStoreGroups(groups: readonly StoreGroup[]) {
+    return groups.map(({ keys, shape, isLeftOut }) => {
+      const slots = new Uint32Array(keys.chunkCount).fill(NO_SLOT);
+      const offsets = new Float64Array(keys.chunkCount).fill(-1);
+      for (let chunk = 0; chunk < keys.chunkCount; chunk += 1) {
+        if (isLeftOut?.[chunk]) continue;
+        const one = { ...keys, firstChunk: keys.firstChunk + chunk, chunkCount: 1 };
+        const places = this.reserveStore(one, shape);
+        slots.set(places.slots, chunk);
+        offsets.set(places.offsets, chunk);
+      }
+      return { slots, offsets };
+    });
   }
 
   finishStore(slots: Uint32Array): void {
@@ -180,9 +197,18 @@ export class MemoryHasher implements TransferHasher {
 export class RecordingSessions implements TransferSessions {
   readonly consumed: { requestId: string; connectionId: number; slotCount: number }[] = [];
   readonly recorded: { requestId: string; chunkCount: number }[] = [];
+  readonly givenUp: { requestId: string; read: GivenUpRead }[] = [];
 
   recordTransfer(requestId: string, hashes: ChunkHashes): void {
     this.recorded.push({ requestId, chunkCount: hashes.count });
+  }
+
+  recordRetrieve(requestId: string, hashes: ChunkHashes): void {
+    this.recordTransfer(requestId, hashes);
+  }
+
+  giveUpRead(requestId: string, _connectionId: number, { read }: { read: GivenUpRead }): void {
+    this.givenUp.push({ requestId, read });
   }
 
   consumeHolds(requestId: string, connectionId: number, slots: Uint32Array): void {

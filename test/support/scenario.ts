@@ -6,8 +6,10 @@ import * as assert from 'uvu/assert';
 import { KvdClient } from '../../src/client/client.ts';
 import { FakeWorker, objectSizeOf, SMALL, type WorkerOptions } from './fake-worker.ts';
 import { type Flags, ServerProcess, type StartOptions } from './server-process.ts';
+import { SlotWorker, type SlotWorkerOptions } from './slot-worker.ts';
 import { timed } from './waiting.ts';
 import { WorkerProcess, type WorkerProcessOptions } from './worker-process.ts';
+import { type Puppets, WorkerPuppet } from './worker-puppet.ts';
 
 const CALM_PING_MS = 50;
 const ALIGN_BYTES = 4096;
@@ -26,6 +28,7 @@ export class Scenario {
   readonly #clients: KvdClient[] = [];
   readonly #workers: FakeWorker[] = [];
   readonly #processes: WorkerProcess[] = [];
+  readonly #others: { close(): void | Promise<void> }[] = [];
 
   async serve(flags: Flags = {}, options: StartOptions = {}): Promise<ServerProcess> {
     const server = await ServerProcess.start(flags, options);
@@ -67,11 +70,36 @@ export class Scenario {
     return worker;
   }
 
+  /** A registered worker that copies its bytes itself. */
+  async slotWorker(server: ServerProcess, options: SlotWorkerOptions): Promise<SlotWorker> {
+    const worker = this.own(new SlotWorker(server.url, options));
+    await worker.register();
+    return worker;
+  }
+
+  /** A registered worker in a process of its own. */
+  async puppet<K extends keyof Puppets>(
+    kind: K,
+    server: ServerProcess,
+    options: Puppets[K]['options'],
+  ): Promise<WorkerPuppet<K>> {
+    const puppet = this.own(await WorkerPuppet.start(kind, server.url, options));
+    await puppet.register();
+    return puppet;
+  }
+
+  /** Whatever else has to be put away at the end. */
+  own<T extends { close(): void | Promise<void> }>(thing: T): T {
+    this.#others.push(thing);
+    return thing;
+  }
+
   /** Stops what runs; the servers must end well when `hasPassed`. */
   async close(hasPassed: boolean): Promise<void> {
     for (const client of this.#clients) client.close();
     for (const worker of this.#workers) worker.close();
     for (const worker of this.#processes) await worker.kill();
+    for (const thing of this.#others) await thing.close();
     for (const server of this.#servers) {
       if (hasPassed) await server.stop();
       else if (!server.hasEnded) await server.kill();

@@ -53,6 +53,7 @@ export interface ServerStatus {
   };
   readonly cache_context_meta: Readonly<Record<string, unknown>>;
   readonly lmcache_driven_transfer: Readonly<Record<string, number>>;
+  readonly engine_driven_transfer: Readonly<Record<string, number>>;
   readonly requests: { readonly in_flight: number };
   readonly wire: Readonly<Record<string, number>> & {
     readonly bad_messages: Readonly<Record<string, number>>;

@@ -6,21 +6,20 @@
  */
 import type { TensorWrapper } from '../../src/device/tensor-wrapper.ts';
 import type {
-  Attempt,
   CacheKey,
-  ClientTraits,
-  Handler,
   InstanceId,
   OperationName,
   RegisterKvCacheRequest,
   ReplyOf,
-  RequestContext,
   RequestOf,
 } from '../../src/engine/api.ts';
+import type { RequestContext } from '../../src/engine/client-traits.ts';
+import type { Attempt, Handler } from '../../src/engine/handlers.ts';
 import { InstanceRegistry } from '../../src/engine/instances.ts';
 import { LMCacheDrivenTransferModule } from '../../src/engine/transfer/lmcache-driven.ts';
 import { EventBus } from '../../src/observability/events.ts';
 import { LIVE_ATTEMPT } from './attempts.ts';
+import { OLD_CLIENT } from './client-traits.ts';
 import { MemoryDevice } from './memory-device.ts';
 import { MemoryHasher, MemoryStorage, RecordingSessions } from './memory-storage.ts';
 import { RecordingLogger } from './recording-logger.ts';
@@ -31,11 +30,10 @@ export const BLOCKS_PER_CHUNK = 2;
 export const OBJECT_SIZE_BYTES = 64;
 export const VLLM_ID: InstanceId = 2n ** 62n + 1n;
 
-export const OLD_CLIENT: ClientTraits = { reportsFailedRetrieve: false, acceptsEmptyEvent: false };
-export const NEW_CLIENT: ClientTraits = { reportsFailedRetrieve: true, acceptsEmptyEvent: true };
-
 export interface TransferHouseOptions {
   readonly strictRetrieve?: boolean;
+  readonly hasSeparateObjects?: boolean;
+  readonly nullBlockId?: number;
   readonly reapTimeoutSeconds?: number;
   readonly registrationGraceSeconds?: number;
   readonly capacityBytes?: number;
@@ -75,6 +73,8 @@ export class TransferHouse {
       bus,
       log,
       strictRetrieve: options.strictRetrieve ?? true,
+      hasSeparateObjects: options.hasSeparateObjects ?? false,
+      nullBlockId: options.nullBlockId ?? 0,
     });
   }
 
@@ -150,6 +150,7 @@ export function keyOf(tokenCount: number, rest: Partial<CacheKey> = {}): CacheKe
     requestId: 'request',
     cacheSalt: '',
     readerCount: null,
+    requestConfigs: null,
     ...rest,
   };
 }

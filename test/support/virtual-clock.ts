@@ -52,6 +52,11 @@ export class VirtualClock implements Clock {
     this.#nowMs = end;
   }
 
+  /** Time goes by and nothing runs, as in a stopped process; what fell due runs afterwards. */
+  standStill(deltaMs: number): void {
+    this.#nowMs += deltaMs;
+  }
+
   #add(entry: Entry): Timer {
     this.#entries.add(entry);
     return { cancel: () => void this.#entries.delete(entry) };

@@ -44,10 +44,15 @@ export class WorkerProcess {
     await deadline(this.#registered, REGISTER_DEADLINE_MS, 'the worker process did not register');
   }
 
-  /** SIGKILL. Its segments stay in /dev/shm until `kill` removes them, as after a real crash. */
-  async kill(): Promise<void> {
+  /** SIGKILL. Its segments stay in /dev/shm, as after a real crash. */
+  async crash(): Promise<void> {
     this.#child.kill('SIGKILL');
     await this.#ended;
+  }
+
+  /** SIGKILL, and removes what it leaves. */
+  async kill(): Promise<void> {
+    await this.crash();
     removeSegments(this.pid);
   }
 }

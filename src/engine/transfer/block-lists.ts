@@ -73,6 +73,34 @@ function cutList(
   return kept;
 }
 
+/**
+ * Marks the chunks of which an object group has no bytes: all their block ids, in all its kernel
+ * groups, are the null block. Null when there are none. `lists` have passed `cutBlockIds`.
+ */
+export function findNullChunks(options: {
+  readonly id: number;
+  readonly lists: readonly (readonly number[])[];
+  readonly groups: readonly BlockGeometry[];
+  readonly of: { readonly kernelGroupIndices: readonly number[] };
+  readonly chunkCount: number;
+}): Uint8Array | null {
+  const { id, lists, groups, of, chunkCount } = options;
+  let marks: Uint8Array | null = null;
+  for (let chunk = 0; chunk < chunkCount; chunk += 1) {
+    const isNull = of.kernelGroupIndices.every((index) => {
+      const { blocksPerChunk } = groups[index] as BlockGeometry;
+      const list = lists[index] as readonly number[];
+      const end = (chunk + 1) * blocksPerChunk;
+      for (let i = end - blocksPerChunk; i < end; i += 1) if (list[i] !== id) return false;
+      return true;
+    });
+    if (!isNull) continue;
+    marks ??= new Uint8Array(chunkCount);
+    marks[chunk] = 1;
+  }
+  return marks;
+}
+
 /** Kept blocks among the first `blockCount` blocks of a range (`blocks_to_skip` of the vectors). */
 export function countSkippedBlocks(
   group: Pick<BlockGeometry, 'blocksPerChunk' | 'blocksPerWindow'>,

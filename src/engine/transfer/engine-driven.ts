@@ -19,34 +19,34 @@
  * read may be answered late, see held-replies.ts.
  */
 import type { Clock } from '../../clock.ts';
+import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { Device } from '../../device/device.ts';
 import { KvdError, toKvdError } from '../../errors.ts';
 import type { EventBus } from '../../observability/events.ts';
 import type { Logger } from '../../observability/log.ts';
 import { formatBytes } from '../../units.ts';
-import type {
-  Attempt,
-  EngineModule,
-  HandlerTable,
-  InlinePayload,
-  InstanceId,
-  ReplyOf,
-  RequestContext,
-  RequestOf,
-} from '../api.ts';
-import {
-  type DropReason,
-  type EngineDrivenInstance,
-  type InstanceRegistry,
-  PROCESS_ID_BOUND,
-} from '../instances.ts';
-import { HeldReplies } from './held-replies.ts';
+import type { InlinePayload, InstanceId, OperationName, ReplyOf, RequestOf } from '../api.ts';
+import type { RequestContext } from '../client-traits.ts';
+import type { Attempt, EngineModule, HandlerTable } from '../handlers.ts';
+import { type InstanceRegistry, PROCESS_ID_BOUND } from '../instances.ts';
+import type { ChunkAnnouncer } from '../kv-events/chunk-announcer.ts';
+import { onFailure } from '../on-failure.ts';
+import { HeldReplies, withheld } from './held-replies.ts';
 import { InlineTransfer } from './inline-transfer.ts';
 import type { InlineWriter } from './inline-writer.ts';
+import { OverdueStores } from './overdue-stores.ts';
 import type { NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
 import { compactSlots, describeSlots, NO_SLOTS } from './slot-lists.ts';
+import { reportTransfer } from './transfer-report.ts';
 import { chunkTensorOf } from './worker-layout.ts';
+import {
+  type AcquiredRead,
+  acquireRead,
+  checkAttempt,
+  EmptyReadError,
+  replaced,
+} from './worker-reads.ts';
 import { WorkerRegistrar } from './worker-registrar.ts';
 import { type KeyedRequest, openTransfer, WorkerRequests } from './worker-requests.ts';
 import { WorkerSlots } from './worker-slots.ts';
@@ -54,14 +54,11 @@ import { WorkerTransports } from './worker-transports.ts';
 
 /** Part of L1 that slots of stopped workers may keep out of use. */
 const QUARANTINE_SHARE = 0.05;
-/** A worker that left like this uses none of its slots any more. */
-const HARMLESS_REASONS: ReadonlySet<DropReason> = new Set<DropReason>([
-  'unregistered',
-  'replaced',
-  'owner-gone',
-  'shutdown',
-]);
 const NO_DATA = new Uint8Array(0);
+const NOTHING_TO_STORE = { context: { slots: [], chunk_indices: [] } } as const;
+
+/** A promise only where something takes time: long prompts, inline data, workers that were away. */
+type Reply<N extends OperationName> = ReplyOf<N> | Promise<ReplyOf<N>>;
 
 export interface EngineDrivenTransferOptions {
   readonly device: Pick<Device, 'copyHostTensors'>;
@@ -73,6 +70,8 @@ export interface EngineDrivenTransferOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
+  /** Absent: nobody follows what L1 holds. */
+  readonly announcer?: Pick<ChunkAnnouncer, 'announce'>;
   /** L1; without a name workers cannot reach it. */
   readonly pool: { readonly shmName: string | null; readonly sizeBytes: number };
   readonly writeTtlMs: number;
@@ -90,6 +89,7 @@ export class EngineDrivenTransferModule implements EngineModule {
   readonly #registrar: WorkerRegistrar;
   readonly #inline: InlineTransfer;
   readonly #held: HeldReplies;
+  readonly #overdueStores = new OverdueStores();
   #storeCount = 0;
   #retrieveCount = 0;
 
@@ -111,10 +111,11 @@ export class EngineDrivenTransferModule implements EngineModule {
     instances.onDrop(({ kind, instanceId }, reason) => {
       if (kind !== 'engine-driven') return;
       this.#transports.forget(instanceId);
-      this.#slots.dropInstance(instanceId, HARMLESS_REASONS.has(reason));
+      this.#slots.dropInstance(instanceId, reason);
     });
     this.handlers = {
-      REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: (request) => this.#registrar.register(request),
+      REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: (request, { client }) =>
+        this.#registrar.register(request, client),
       UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT: (request) =>
         this.#registrar.unregister(request.instanceId),
       PREPARE_STORE: (request, context, attempt) => this.#prepareStore(request, context, attempt),
@@ -145,6 +146,8 @@ export class EngineDrivenTransferModule implements EngineModule {
         store_count: this.#storeCount,
         retrieve_count: this.#retrieveCount,
         held_reply_count: this.#held.count,
+        overdue_store_count: this.#overdueStores.count,
+        ...this.#inline.status(),
         ...this.#slots.status(),
         ...this.#registrar.status(),
       },
@@ -162,13 +165,21 @@ export class EngineDrivenTransferModule implements EngineModule {
   }
 
   /** What the client is told about a read that failed, here or before it came here. */
-  refuseRetrieve(request: KeyedRequest, context: RequestContext, error: KvdError): KvdError {
+  refuseRetrieve(
+    instanceId: InstanceId | null,
+    context: RequestContext,
+    error: KvdError,
+  ): KvdError {
     const { instances, strictRetrieve, log } = this.#options;
-    const { instanceId } = request;
-    const isVllm = instances.lookupEngineDriven(instanceId) || instanceId >= PROCESS_ID_BOUND;
+    const isVllm =
+      instanceId === null ||
+      instances.lookupEngineDriven(instanceId) !== undefined ||
+      instanceId >= PROCESS_ID_BOUND;
     const isMisreadable = !context.client.reportsFailedRetrieve && isVllm;
     // An empty range names no block, so there is nothing that the client could misread.
     if (!strictRetrieve || !isMisreadable || error instanceof EmptyReadError) return error;
+    // Nobody knows whose PING to wait for.
+    if (instanceId === null) return withheld(error);
     log.limited(
       'warn',
       `held:${error.code}`,
@@ -178,52 +189,71 @@ export class EngineDrivenTransferModule implements EngineModule {
     return this.#held.hold(instanceId, error);
   }
 
-  async #prepareStore(
+  #prepareStore(
     request: KeyedRequest,
     context: RequestContext,
     attempt: Attempt,
-  ): Promise<ReplyOf<'PREPARE_STORE'>> {
-    const { clock, storage } = this.#options;
-    const startMs = clock.preciseMs();
+  ): Reply<'PREPARE_STORE'> {
+    const startMs = this.#options.clock.preciseMs();
+    this.#overdueStores.take(request);
     if (this.#transports.of(request.instanceId) === 'inline') {
       this.#requests.checkKey(request);
+      if (attempt.isOverdue) this.#overdueStores.add(request);
       return { context: {} };
     }
-    const hashes = await this.#requests.hash(request);
-    checkAttempt(attempt);
+    return this.#requests.hashThen(request, (hashes) => {
+      checkAttempt(attempt);
+      if (!attempt.isOverdue) return this.#reserve(request, context, { hashes, startMs });
+      this.#overdueStores.add(request);
+      return NOTHING_TO_STORE;
+    });
+  }
+
+  #reserve(
+    request: KeyedRequest,
+    context: RequestContext,
+    of: { readonly hashes: ChunkHashes; readonly startMs: number },
+  ): ReplyOf<'PREPARE_STORE'> {
+    const { clock, storage, announcer } = this.#options;
+    const { hashes, startMs } = of;
     const transfer = this.#requests.check(request, hashes);
     const { instance, keys } = transfer;
-    if (keys.chunkCount === 0) return { context: { slots: [], chunk_indices: [] } };
+    if (keys.chunkCount === 0) return NOTHING_TO_STORE;
     this.#slots.sweep();
     this.#slots.checkRoom(request.instanceId);
     const preparedMs = clock.nowMs();
-    const list = compactSlots(storage.reserveStore(keys, instance.layout));
+    const list = compactSlots(storage.reserveStore(keys, instance.object));
     if (list.slots.length > 0) {
       this.#slots.addWrite(openTransfer(request, context, { transfer, list, startMs }), preparedMs);
+    } else {
+      // All of it is stored or being stored by others, so no COMMIT will come.
+      announcer?.announce({ key: request.key, ...keys });
     }
     const slots = describeSlots(instance, list.offsets);
     return { context: { slots, chunk_indices: list.chunkIndices } };
   }
 
-  async #commitStore(request: RequestOf<'COMMIT_STORE'>): Promise<boolean> {
-    const { data } = request;
-    if (data.kind === 'none') return await this.#commitSlots(request);
-    return await this.#commitData(request, data);
+  #commitStore(request: RequestOf<'COMMIT_STORE'>): Reply<'COMMIT_STORE'> {
+    const { data, instanceId } = request;
+    if (data.kind !== 'none') return this.#commitData(request, data);
+    const commit = () =>
+      this.#requests.hashThen(request, (hashes) => this.#commitSlots(request, hashes));
+    if (this.#options.instances.lookupEngineDriven(instanceId)) return commit();
+    return this.#releaseLate('write', request).then(commit);
   }
 
   /** The worker has filled the slots of its PREPARE_STORE. */
-  async #commitSlots(request: KeyedRequest): Promise<boolean> {
+  #commitSlots(request: KeyedRequest, hashes: ChunkHashes): boolean {
     const { key, instanceId } = request;
-    const { instances, storage } = this.#options;
-    if (!instances.lookupEngineDriven(instanceId)) await this.#releaseLate('write', request);
-    const hashes = await this.#requests.hash(request);
-    const { identity } = this.#requests.check(request, hashes);
+    const { storage, announcer } = this.#options;
+    const { keys, identity } = this.#requests.check(request, hashes);
     this.#transports.learn(instanceId, 'shm');
     const write = this.#slots.takeWrite(instanceId, identity, key.requestId);
     if (!write) return false;
     const storedCount = storage.finishStore(write.slots);
+    announcer?.announce({ key, ...keys });
     this.#storeCount += 1;
-    this.#report('mp.store.end', write);
+    reportTransfer(this.#options, 'mp.store.end', write);
     return storedCount === write.slots.length;
   }
 
@@ -233,7 +263,7 @@ export class EngineDrivenTransferModule implements EngineModule {
     data: Exclude<InlinePayload, { kind: 'none' }>,
   ): Promise<boolean> {
     const { key, instanceId } = request;
-    const { clock, storage } = this.#options;
+    const { clock, storage, announcer } = this.#options;
     const startMs = clock.preciseMs();
     const hashes = await this.#requests.hash(request);
     const { instance, keys, identity } = this.#requests.check(request, hashes);
@@ -245,100 +275,115 @@ export class EngineDrivenTransferModule implements EngineModule {
     if (data.kind === 'malformed') {
       throw new KvdError('ERR_WIRE_PAYLOAD', `data of COMMIT_STORE: ${data.reason}`);
     }
-    const { layout } = instance;
+    if (this.#overdueStores.take(request)) {
+      throw new KvdError(
+        'ERR_TIMEOUT',
+        'the server stood still, the worker may have given this up',
+      );
+    }
+    const { object } = instance;
     const list =
-      keys.chunkCount === 0 ? NO_SLOTS : compactSlots(storage.reserveStore(keys, layout));
+      keys.chunkCount === 0 ? NO_SLOTS : compactSlots(storage.reserveStore(keys, object));
     const storedCount = await this.#inline.store(chunkTensorOf(instance), list, data.tensors);
+    announcer?.announce({ key, ...keys });
     this.#storeCount += 1;
-    this.#report('mp.store.end', {
+    reportTransfer(this.#options, 'mp.store.end', {
       requestId: key.requestId,
       tokenCount: key.endToken - key.startToken,
-      sizeBytes: storedCount * layout.objectSizeBytes,
+      sizeBytes: storedCount * object.objectSizeBytes,
       startMs,
     });
     return storedCount === list.slots.length;
   }
 
-  async #prepareRetrieve(
+  #prepareRetrieve(
     request: KeyedRequest,
     context: RequestContext,
     attempt: Attempt,
-  ): Promise<ReplyOf<'PREPARE_RETRIEVE'>> {
-    try {
-      return await this.#openRead(request, context, attempt);
-    } catch (error) {
-      throw this.refuseRetrieve(request, context, toKvdError(error));
-    }
+  ): Reply<'PREPARE_RETRIEVE'> {
+    const { instanceId } = request;
+    const rooms = { ...this.#options, requests: this.#requests, slots: this.#slots };
+    const isShm = () => this.#transports.of(instanceId) === 'shm';
+    const give = (acquired: AcquiredRead) =>
+      isShm() ? this.#giveRead(acquired, NO_DATA) : this.#giveData(acquired);
+    const run = () => {
+      const acquired = acquireRead(rooms, request, context, attempt);
+      return acquired instanceof Promise ? acquired.then(give) : give(acquired);
+    };
+    return onFailure(run, (error) => {
+      throw this.refuseRetrieve(instanceId, context, toKvdError(error));
+    });
   }
 
-  async #openRead(
-    request: KeyedRequest,
-    context: RequestContext,
-    attempt: Attempt,
-  ): Promise<ReplyOf<'PREPARE_RETRIEVE'>> {
-    const { clock, storage, sessions } = this.#options;
-    const { key, instanceId } = request;
-    const startMs = clock.preciseMs();
-    const hashes = await this.#requests.hash(request);
-    checkAttempt(attempt);
-    const transfer = this.#requests.check(request, hashes);
-    const { instance, keys } = transfer;
-    if (keys.chunkCount === 0) throw new EmptyReadError();
-    this.#slots.sweep();
-    this.#slots.checkRoom(instanceId);
-    const places = storage.acquireForRead(keys, instance.layout);
-    if (!places) {
-      throw new KvdError(
-        'ERR_DATA_MISSING',
-        `not all of ${keys.chunkCount} chunks from chunk ${keys.firstChunk} on are in L1`,
-      );
-    }
-    const list = { ...places, chunkIndices: [...places.slots.keys()] };
-    const read = openTransfer(request, context, { transfer, list, startMs });
-    const transport = this.#transports.of(instanceId);
+  async #giveData(acquired: AcquiredRead): Promise<ReplyOf<'PREPARE_RETRIEVE'>> {
+    const { instance, read, attempt } = acquired;
+    const { objectSizeBytes } = instance.object;
+    const fill = () =>
+      this.#inline.read(chunkTensorOf(instance), objectSizeBytes, read.offsets, attempt);
+    const data = await onFailure(fill, (error) => {
+      this.#releaseRead(read);
+      throw error;
+    });
+    return this.#giveRead(acquired, data);
+  }
+
+  #giveRead(
+    { instance, read, attempt }: AcquiredRead,
+    data: Uint8Array,
+  ): ReplyOf<'PREPARE_RETRIEVE'> {
+    const { instanceId, offsets } = read;
     let isOpen = false;
     try {
-      const data = transport === 'shm' ? NO_DATA : await this.#readInline(instance, places.offsets);
       // The worker may have left meanwhile.
       checkAttempt(attempt);
       if (this.#requests.require(instanceId) !== instance) throw replaced(instanceId);
-      if (transport !== 'inline') {
+      if (this.#transports.of(instanceId) !== 'inline') {
         this.#slots.addRead(read);
         isOpen = true;
-        return { success: true, data, context: { slots: describeSlots(instance, places.offsets) } };
+        return { success: true, data, context: { slots: describeSlots(instance, offsets) } };
       }
-      sessions.consumeHolds(key.requestId, context.connectionId, places.slots);
       this.#retrieveCount += 1;
-      this.#report('mp.retrieve.end', read);
+      reportTransfer(this.#options, 'mp.retrieve.end', read);
       return { success: true, data, context: {} };
     } finally {
-      if (!isOpen) storage.releaseRead(places.slots);
+      if (!isOpen) this.#releaseRead(read);
     }
   }
 
-  #readInline(instance: EngineDrivenInstance, offsets: Float64Array): Promise<Uint8Array> {
-    return this.#inline.read(chunkTensorOf(instance), instance.layout.objectSizeBytes, offsets);
+  #releaseRead({ requestId, connectionId, slots }: NewTransfer): void {
+    const { storage, sessions } = this.#options;
+    storage.releaseRead(slots);
+    sessions.consumeHolds(requestId, connectionId, slots);
   }
 
-  async #commitRetrieve(request: KeyedRequest, context: RequestContext): Promise<boolean> {
-    const { sessions, instances } = this.#options;
-    const { key, instanceId } = request;
-    if (!instances.lookupEngineDriven(instanceId)) await this.#releaseLate('read', request);
-    if (!this.#slots.hasReads(instanceId)) {
+  #commitRetrieve(request: KeyedRequest, context: RequestContext): Reply<'COMMIT_RETRIEVE'> {
+    const { instanceId } = request;
+    const commit = () => {
+      if (this.#slots.hasReads(instanceId)) {
+        return this.#requests.hashThen(request, (hashes) =>
+          this.#endRead(request, context, hashes),
+        );
+      }
       this.#requests.checkKey(request);
       return true;
-    }
-    const hashes = await this.#requests.hash(request);
+    };
+    if (this.#options.instances.lookupEngineDriven(instanceId)) return commit();
+    return this.#releaseLate('read', request).then(commit);
+  }
+
+  #endRead(request: KeyedRequest, context: RequestContext, hashes: ChunkHashes): boolean {
+    const { sessions } = this.#options;
+    const { key, instanceId } = request;
     const { identity } = this.#requests.check(request, hashes);
     const ended = this.#slots.endRead(instanceId, identity, key.requestId);
     if (ended === 'lost') {
       const error = new KvdError('ERR_TIMEOUT', 'the slots were taken back before this COMMIT');
-      throw this.refuseRetrieve(request, context, error);
+      throw this.refuseRetrieve(instanceId, context, error);
     }
     if (typeof ended === 'object') {
       sessions.consumeHolds(key.requestId, context.connectionId, ended.slots);
       this.#retrieveCount += 1;
-      this.#report('mp.retrieve.end', ended);
+      reportTransfer(this.#options, 'mp.retrieve.end', ended);
     }
     return true;
   }
@@ -350,30 +395,4 @@ export class EngineDrivenTransferModule implements EngineModule {
     const identity = await this.#requests.identify(request);
     this.#slots.releaseLate(kind, instanceId, identity, key.requestId);
   }
-
-  #report(
-    event: 'mp.store.end' | 'mp.retrieve.end',
-    of: Pick<NewTransfer, 'requestId' | 'tokenCount' | 'sizeBytes' | 'startMs'>,
-  ): void {
-    const { clock, bus } = this.#options;
-    const { requestId, tokenCount, sizeBytes: bytes, startMs } = of;
-    const seconds = (clock.preciseMs() - startMs) / 1000;
-    bus.publish(event, { requestId, tokenCount, bytes, seconds });
-  }
-}
-
-/** A read of no chunks: refused, but harmless to every client. */
-class EmptyReadError extends KvdError {
-  constructor() {
-    super('ERR_BAD_REQUEST', 'PREPARE_RETRIEVE of an empty range');
-  }
-}
-
-/** A worker that has been told of a failure does not wait for slots any more. */
-function checkAttempt(attempt: Attempt): void {
-  if (attempt.isAbandoned) throw new KvdError('ERR_TIMEOUT', 'the request met its deadline');
-}
-
-function replaced(instanceId: InstanceId): KvdError {
-  return new KvdError('ERR_UNKNOWN_INSTANCE', `instance_id ${instanceId} was replaced meanwhile`);
 }

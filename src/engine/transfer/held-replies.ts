@@ -72,6 +72,7 @@ export class HeldReplies {
   }
 }
 
-function withheld(error: KvdError): WithheldReplyError {
+/** No answer in place of this one. */
+export function withheld(error: KvdError): WithheldReplyError {
   return new WithheldReplyError(error.code, error.message, { cause: error });
 }

@@ -2,17 +2,34 @@
  * Transfers of workers that cannot reach L1 themselves: their tensors come and go inside messages
  * (spec engine 6.4). The bytes are copied once each way, by the device, off the event loop; how a
  * message holds tensors is the business of the door (`HostTensor`, `InlineWriter`).
+ *
+ * A reply takes memory from the moment at which it is laid out, and it has the size of the prompt
+ * (up to 4 GiB). All that are being filled have one room (`READ_BYTES_MAX`); further reads wait for
+ * it rather than fail, because a failure makes their worker unhealthy, and room is back in a
+ * fraction of a second. What has been filled is the outbox's, which has bounds of its own.
  */
 import type { Device, HostTensorCopy } from '../../device/device.ts';
 import { DTYPE_SIZE_BYTES, type DtypeName } from '../../device/tensor-wrapper.ts';
+import { KvdError } from '../../errors.ts';
+import { GIB } from '../../units.ts';
 import type { HostTensor } from '../api.ts';
+import type { Attempt } from '../handlers.ts';
+import { ByteRoom } from './byte-room.ts';
 import type { InlineWriter } from './inline-writer.ts';
 import type { WorkerStorage } from './ports.ts';
+
+/**
+ * More would not make it faster: a GiB keeps all copy threads busy for a tenth of a second. It is
+ * beside L1, so it must be small against the memory of a machine that serves a cache.
+ */
+const READ_BYTES_MAX = GIB;
 
 export interface InlineTransferOptions {
   readonly device: Pick<Device, 'copyHostTensors'>;
   readonly storage: Pick<WorkerStorage, 'finishStore' | 'discardStore'>;
   readonly writer: InlineWriter;
+  /** Default 1 GiB. */
+  readonly readBytesMax?: number;
 }
 
 /** The tensor of one chunk, as the worker registered it. */
@@ -31,9 +48,19 @@ export interface InlineTargets {
 
 export class InlineTransfer {
   readonly #options: InlineTransferOptions;
+  readonly #room: ByteRoom;
 
   constructor(options: InlineTransferOptions) {
     this.#options = options;
+    this.#room = new ByteRoom(options.readBytesMax ?? READ_BYTES_MAX);
+  }
+
+  status(): Record<string, unknown> {
+    return {
+      inline_read_bytes: this.#room.usedBytes,
+      inline_read_bytes_max: this.#room.bytesMax,
+      inline_reads_waiting: this.#room.waitingCount,
+    };
   }
 
   /**
@@ -71,8 +98,23 @@ export class InlineTransfer {
     return storage.finishStore(slots);
   }
 
-  /** The payload with the objects at these places of L1, which must stay pinned meanwhile. */
-  async read(chunk: ChunkTensor, sizeBytes: number, offsets: Float64Array): Promise<Uint8Array> {
+  /**
+   * The payload with the objects at these places of L1, which must stay pinned meanwhile. Rejects
+   * when nobody wants it any more by the time that there is room.
+   */
+  read(
+    chunk: ChunkTensor,
+    sizeBytes: number,
+    offsets: Float64Array,
+    attempt: Pick<Attempt, 'isAbandoned'>,
+  ): Promise<Uint8Array> {
+    return this.#room.within(sizeBytes * offsets.length, () => {
+      if (!attempt.isAbandoned) return this.#fill(chunk, sizeBytes, offsets);
+      throw new KvdError('ERR_TIMEOUT', 'the request met its deadline while it waited for room');
+    });
+  }
+
+  async #fill(chunk: ChunkTensor, sizeBytes: number, offsets: Float64Array): Promise<Uint8Array> {
     const { device, writer } = this.#options;
     const { shape, dtype } = chunk;
     const plan = writer.plan(Array.from(offsets, () => ({ dtype, shape, sizeBytes })));

@@ -1,7 +1,7 @@
 /**
  * Layers of one registration, sorted into kernel groups (spec engine 5.4).
  *
- * A kernel group is a set of layers that are copied alike: same geometry, same dtype, same block
+ * A kernel group is a set of layers that are copied alike: same format, geometry, dtype and block
  * ids. Each group has its own list of block ids in STORE and RETRIEVE, and its own slab in every
  * object. All arithmetic between tokens, slots and blocks of a group is decided here, once:
  *
@@ -16,7 +16,8 @@
 import { DTYPE_SIZE_BYTES, type DtypeName } from '../../device/tensor-wrapper.ts';
 import { KvdError } from '../../errors.ts';
 import type { EngineGroupInfo } from '../api.ts';
-import type { Axis, KvFormat, TensorView } from './kv-format.ts';
+import type { FormattedTensor, FormattedTensors } from './format-discovery.ts';
+import type { Axis, KvFormat, TensorRole, TensorView } from './kv-format.ts';
 
 /** One (keys or values, layer): where its first block begins, in elements. */
 export interface LayerPlane {
@@ -26,6 +27,7 @@ export interface LayerPlane {
 }
 
 export interface LayerGeometry {
+  readonly format: KvFormat;
   /** Keys first, then values; one plane for MLA. */
   readonly planes: readonly LayerPlane[];
   readonly headCount: number;
@@ -40,6 +42,7 @@ export interface LayerGeometry {
 }
 
 export interface KernelGroup {
+  readonly format: KvFormat;
   readonly kvSize: 1 | 2;
   readonly engineGroupId: number;
   /** Ascending; indexes of the engine's layer list. */
@@ -60,8 +63,7 @@ export interface KernelGroup {
 }
 
 export interface GroupingOptions {
-  readonly format: KvFormat;
-  readonly views: readonly TensorView[];
+  readonly tensors: FormattedTensors;
   readonly infos: readonly EngineGroupInfo[];
   readonly chunkSizeTokens: number;
 }
@@ -73,15 +75,15 @@ export interface GroupingOptions {
 const PLANE_COUNT_MAX = 4096;
 
 export function buildKernelGroups(options: GroupingOptions): KernelGroup[] {
-  checkPlaneCount(options.format, options.views);
-  const layers = listLayers(options.format, options.views);
+  const layers = listLayers(options.tensors);
   const { infos } = options;
   const engineGroups = assignEngineGroups(layers.length, infos);
   const members = new Map<string, number[]>();
   for (let index = 0; index < layers.length; index += 1) {
     const engineGroupId = engineGroups[index];
-    if (engineGroupId === undefined) continue;
-    const identity = `${identityOf(layers[index] as LayerGeometry)}/${engineGroupId}`;
+    const layer = layers[index];
+    if (engineGroupId === undefined || !layer) continue;
+    const identity = `${identityOf(layer)}/${engineGroupId}`;
     const indices = members.get(identity);
     if (indices) indices.push(index);
     else members.set(identity, [index]);
@@ -111,53 +113,60 @@ export function blocksOf(
   return Math.floor(slots / group.slotsPerBlock);
 }
 
-function countLayersOf(format: KvFormat, views: readonly TensorView[]): number {
+/** One entry per layer of the engine; null where the registration says nothing about it. */
+function listLayers(tensors: FormattedTensors): (LayerGeometry | null)[] {
+  const first = tensors.find((tensor) => tensor !== null);
+  if (!first) return [];
+  checkPlaneCount(first, tensors);
+  const { format } = first;
   switch (format.role) {
     case 'layer':
-      return views.length;
+      return tensors.map((tensor, index) =>
+        tensor ? geometryOf(tensor.format, [{ view: tensor.view, tensorIndex: index }], 0) : null,
+      );
     case 'cache':
-      return (views[0] as TensorView).shape[format.axes.indexOf('NL')] as number;
+      return Array.from({ length: countCachedLayers(first) }, (_, layer) =>
+        geometryOf(format, [{ view: first.view, tensorIndex: 0 }], layer),
+      );
     case 'keys-or-values':
-      return views.length / 2;
+      return pairKeysAndValues(tensors as readonly FormattedTensor[]);
   }
 }
 
-function checkPlaneCount(format: KvFormat, views: readonly TensorView[]): void {
-  const layerCount = countLayersOf(format, views);
-  if (layerCount * format.kvSize <= PLANE_COUNT_MAX) return;
+function checkPlaneCount(first: FormattedTensor, tensors: FormattedTensors): void {
+  const { role, kvSize } = first.format;
+  const layerCounts = {
+    layer: tensors.length,
+    cache: countCachedLayers(first),
+    'keys-or-values': tensors.length / 2,
+  } satisfies Record<TensorRole, number>;
+  const layerCount = layerCounts[role];
+  const planeCount =
+    role === 'layer'
+      ? tensors.reduce((sum, tensor) => sum + (tensor?.format.kvSize ?? 0), 0)
+      : layerCount * kvSize;
+  if (planeCount <= PLANE_COUNT_MAX) return;
   throw new KvdError(
     'ERR_LAYOUT',
-    `${layerCount} layers of ${format.kvSize} planes, at most ${PLANE_COUNT_MAX} planes are ` +
-      'supported',
+    `${layerCount} layers of ${kvSize} planes, at most ${PLANE_COUNT_MAX} planes are supported`,
   );
 }
 
-function listLayers(format: KvFormat, views: readonly TensorView[]): LayerGeometry[] {
-  switch (format.role) {
-    case 'layer':
-      return views.map((view, index) => geometryOf(format, [{ view, tensorIndex: index }], 0));
-    case 'cache': {
-      const view = views[0] as TensorView;
-      return Array.from({ length: countLayersOf(format, views) }, (_, layer) =>
-        geometryOf(format, [{ view, tensorIndex: 0 }], layer),
-      );
-    }
-    case 'keys-or-values':
-      return pairKeysAndValues(format, views);
-  }
+function countCachedLayers({ format, view }: FormattedTensor): number {
+  return view.shape[format.axes.indexOf('NL')] ?? 0;
 }
 
-function pairKeysAndValues(format: KvFormat, views: readonly TensorView[]): LayerGeometry[] {
-  if (views.length % 2 !== 0) {
+function pairKeysAndValues(tensors: readonly FormattedTensor[]): LayerGeometry[] {
+  if (tensors.length % 2 !== 0) {
     throw new KvdError(
       'ERR_LAYOUT',
-      `expected the key tensors of all layers, then as many value tensors; got ${views.length}`,
+      `expected the key tensors of all layers, then as many value tensors; got ${tensors.length}`,
     );
   }
-  const layerCount = countLayersOf(format, views);
+  const layerCount = tensors.length / 2;
   return Array.from({ length: layerCount }, (_, layer) => {
-    const keys = views[layer] as TensorView;
-    const values = views[layerCount + layer] as TensorView;
+    const { format, view: keys } = tensors[layer] as FormattedTensor;
+    const { view: values } = tensors[layerCount + layer] as FormattedTensor;
     if (keys.dtype !== values.dtype || keys.shape.join() !== values.shape.join()) {
       throw new KvdError(
         'ERR_LAYOUT',
@@ -194,9 +203,10 @@ function geometryOf(
     };
   });
   return {
+    format,
     planes,
     headCount: sizeOf('NH'),
-    headSize: sizeOf('HS'),
+    headSize: sizeOf(format.axes.includes('CS') ? 'CS' : 'HS'),
     slotsPerBlock: sizeOf('BS'),
     slotStrideElements: strideOf('BS'),
     headStrideElements: strideOf('NH'),
@@ -226,8 +236,8 @@ function assignEngineGroups(layerCount: number, infos: readonly EngineGroupInfo[
 }
 
 function identityOf(layer: LayerGeometry): string {
-  const { headCount, headSize, slotsPerBlock, dtype } = layer;
-  return `${layer.planes.length}/${headCount}/${headSize}/${slotsPerBlock}/${dtype}`;
+  const { format, headCount, headSize, slotsPerBlock, dtype } = layer;
+  return `${format.value}/${headCount}/${headSize}/${slotsPerBlock}/${dtype}`;
 }
 
 function checkInfosMatch(
@@ -252,7 +262,7 @@ function tokensPerBlockOf(info: EngineGroupInfo | undefined, layer: LayerGeometr
 function checkChunkSize(
   options: GroupingOptions,
   groups: readonly (readonly number[])[],
-  layers: readonly LayerGeometry[],
+  layers: readonly (LayerGeometry | null)[],
 ): void {
   const blockSizes = groups.map((indices, groupIndex) =>
     tokensPerBlockOf(options.infos[groupIndex], layers[indices[0] as number] as LayerGeometry),
@@ -303,7 +313,8 @@ function buildGroup(options: GroupingOptions, members: GroupMembers): KernelGrou
   const sizes = { slotsPerBlock, tokensPerBlock };
   const blocksPerWindow = blocksOf(sizes, window);
   return {
-    kvSize: options.format.kvSize,
+    format: first.format,
+    kvSize: first.format.kvSize,
     engineGroupId,
     layerIndices,
     layers,

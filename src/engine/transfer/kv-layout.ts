@@ -15,65 +15,111 @@
  */
 
 import { OBJECT_SIZE_MAX_BYTES } from '../../core/object-table.ts';
-import type { CopyPlan, KernelGroupPlan, MappedTensor } from '../../device/device.ts';
+import type { CopyPlan, KernelGroupPlan } from '../../device/device.ts';
 import { KvdError } from '../../errors.ts';
-import type { EngineGroupInfo, EngineType, LayoutHints, MemoryLayout } from '../api.ts';
-import { layoutTagOf } from '../layout-registry.ts';
+import type { EngineGroupInfo, MemoryLayout } from '../api.ts';
+import {
+  describeLayout,
+  layoutTagOf,
+  type ObjectGroupLayout,
+  type ObjectLayout,
+} from '../layout-registry.ts';
+import {
+  type DiscoveryOptions,
+  discoverFormats,
+  type FormattedTensors,
+} from './format-discovery.ts';
 import {
   buildKernelGroups,
   type KernelGroup,
   type LayerGeometry,
   type LayerPlane,
 } from './kernel-groups.ts';
-import { discoverFormat, formatShapeText, type KvFormat, type TensorView } from './kv-format.ts';
+import { formatShapeText } from './kv-format.ts';
+import { sortIntoObjectGroups } from './object-groups.ts';
 
-export interface KvLayout {
-  readonly format: KvFormat;
-  readonly groups: readonly KernelGroup[];
+export interface KvObjectGroup extends ObjectGroupLayout {
+  /** Of `KvLayout.groups`, ascending: what its objects consist of. */
+  readonly kernelGroupIndices: readonly number[];
   readonly plan: CopyPlan;
-  /** Logical length of an object; the allocation may be longer. */
-  readonly objectSizeBytes: number;
-  readonly isMla: boolean;
-  /** One shape and dtype per kernel group: what the layout registry and L2 see. */
-  readonly memoryLayout: MemoryLayout;
-  /** `layoutTagOf` the memory layout. */
-  readonly layoutTag: number;
 }
 
-export interface KvLayoutOptions {
-  readonly tensors: readonly MappedTensor[];
-  readonly engineType: EngineType;
-  readonly hints: LayoutHints;
-  readonly infos: readonly EngineGroupInfo[];
-  readonly chunkSizeTokens: number;
-  readonly hasAccelerator: boolean;
+export interface KvLayout extends ObjectLayout {
+  readonly groups: readonly KernelGroup[];
+  /** Every kernel group is: then all tensor-parallel ranks read the same objects. */
+  readonly isMla: boolean;
+  readonly objectGroups: readonly KvObjectGroup[];
 }
+
+interface ObjectOptions {
+  readonly chunkSizeTokens: number;
+  /** Groups of different windows get objects of their own (object-groups.ts). */
+  readonly hasSeparateObjects: boolean;
+}
+
+export interface KvLayoutOptions extends DiscoveryOptions, ObjectOptions {}
 
 /** Throws `ERR_LAYOUT` with a message for the operator when the tensors cannot be served. */
 export function discoverKvLayout(options: KvLayoutOptions): KvLayout {
-  const { format, views } = discoverFormat(options);
-  return buildKvLayout({ ...options, format, views });
+  return buildKvLayout({ ...options, tensors: discoverFormats(options) });
 }
 
-export function buildKvLayout(options: {
-  readonly format: KvFormat;
-  readonly views: readonly TensorView[];
-  readonly infos: readonly EngineGroupInfo[];
-  readonly chunkSizeTokens: number;
-}): KvLayout {
+export function buildKvLayout(
+  options: ObjectOptions & {
+    readonly tensors: FormattedTensors;
+    readonly infos: readonly EngineGroupInfo[];
+  },
+): KvLayout {
+  const { infos, chunkSizeTokens, hasSeparateObjects } = options;
   const groups = buildKernelGroups(options);
-  const plan = buildCopyPlan(groups);
-  if (plan.objectSizeBytes === 0) {
-    throw new KvdError('ERR_LAYOUT', 'the sliding windows of all groups are empty');
-  }
-  if (plan.objectSizeBytes > OBJECT_SIZE_MAX_BYTES) {
+  const members = sortIntoObjectGroups({
+    kernelGroupCount: groups.length,
+    infos,
+    chunkSizeTokens,
+    isSeparate: hasSeparateObjects,
+  });
+  if (members.every(({ isAuxiliary }) => isAuxiliary)) {
     throw new KvdError(
       'ERR_LAYOUT',
-      `a chunk of ${options.chunkSizeTokens} tokens has ${plan.objectSizeBytes} bytes, at most ` +
+      "every engine group is the connector's own (extra_object_group_tag), so nothing of a " +
+        'prompt could be found again',
+    );
+  }
+  return {
+    groups,
+    isMla: groups.every((group) => group.format.isMla),
+    objectGroups: members.map((group, objectGroupId) => ({
+      ...group,
+      objectGroupId,
+      ...buildObject(
+        group.kernelGroupIndices.map((index) => groups[index] as KernelGroup),
+        chunkSizeTokens,
+      ),
+    })),
+  };
+}
+
+/** The objects that these kernel groups fill. */
+function buildObject(groups: readonly KernelGroup[], chunkSizeTokens: number) {
+  const plan = buildCopyPlan(groups);
+  const { objectSizeBytes } = plan;
+  if (objectSizeBytes === 0) {
+    throw new KvdError('ERR_LAYOUT', 'the sliding windows of all groups of an object are empty');
+  }
+  if (objectSizeBytes > OBJECT_SIZE_MAX_BYTES) {
+    throw new KvdError(
+      'ERR_LAYOUT',
+      `a chunk of ${chunkSizeTokens} tokens has ${objectSizeBytes} bytes, at most ` +
         `${OBJECT_SIZE_MAX_BYTES} can be stored: lower --chunk-size`,
     );
   }
-  const memoryLayout: MemoryLayout = {
+  const memoryLayout = memoryLayoutOf(groups);
+  const layoutText = describeLayout(memoryLayout, groups.map(blockTextOf));
+  return { plan, objectSizeBytes, memoryLayout, layoutText, layoutTag: layoutTagOf(layoutText) };
+}
+
+function memoryLayoutOf(groups: readonly KernelGroup[]): MemoryLayout {
+  return {
     shapes: groups.map((group) => [
       group.kvSize,
       group.layers.length,
@@ -82,24 +128,43 @@ export function buildKvLayout(options: {
     ]),
     dtypes: groups.map((group) => group.dtype),
   };
-  return {
-    format: options.format,
-    groups,
-    plan,
-    objectSizeBytes: plan.objectSizeBytes,
-    isMla: options.format.kvSize === 1,
-    memoryLayout,
-    layoutTag: layoutTagOf(memoryLayout),
-  };
+}
+
+/** `16x128+16x4`: regions of the blocks, which are copied as they are. */
+function blockTextOf({ format, slotsPerBlock }: KernelGroup): string {
+  return (format.blockRegions ?? []).map((width) => `${slotsPerBlock}x${width}`).join('+');
 }
 
 /** True when jobs planned for one may run on the other. */
 export function isSameLayout(a: KvLayout, b: KvLayout): boolean {
   return (
-    a.format === b.format &&
-    JSON.stringify(a.plan) === JSON.stringify(b.plan) &&
+    JSON.stringify(a.objectGroups) === JSON.stringify(b.objectGroups) &&
     JSON.stringify(describeKvLayout(a)) === JSON.stringify(describeKvLayout(b))
   );
+}
+
+/** Names of the formats of all groups, each once, for people. */
+export function formatNamesOf({ groups }: KvLayout): string {
+  return [...new Set(groups.map((group) => group.format.name))].join(' and ');
+}
+
+/**
+ * The dimension of each tensor that counts blocks, or null where some tensor has none. A tensor
+ * that no group reads has the axis of the others if they agree on one.
+ */
+export function blockAxesOf({ groups }: KvLayout, tensorCount: number): number[] | null {
+  const known = new Map<number, number>();
+  for (const { format, layers } of groups) {
+    if (format.blockAxis === null) return null;
+    for (const plane of layers.flatMap(({ planes }) => planes)) {
+      known.set(plane.tensorIndex, format.blockAxis);
+    }
+  }
+  const [shared, ...others] = new Set(known.values());
+  const axes = Array.from({ length: tensorCount }, (_, tensor) => {
+    return known.get(tensor) ?? (others.length === 0 ? shared : undefined);
+  });
+  return axes.every((axis) => axis !== undefined) ? axes : null;
 }
 
 export function countLayers({ groups }: KvLayout): number {
@@ -108,7 +173,9 @@ export function countLayers({ groups }: KvLayout): number {
 
 /** `kv_cache_layout` of `GET /status` (spec http 7.1); every reader of the peer knows the keys. */
 export function describeKvLayout(layout: KvLayout): Record<string, unknown> {
-  const { groups, format } = layout;
+  const { groups, objectGroups } = layout;
+  const objectGroupOf = (kernelGroup: number) =>
+    objectGroups.findIndex(({ kernelGroupIndices }) => kernelGroupIndices.includes(kernelGroup));
   return {
     num_layers: countLayers(layout),
     num_blocks: (groups[0] as KernelGroup).blockCount,
@@ -116,17 +183,17 @@ export function describeKvLayout(layout: KvLayout): Record<string, unknown> {
     kernel_groups: groups.map((group, index) => ({
       kernel_group_idx: index,
       engine_group_idx: group.engineGroupId,
-      object_group_idx: 0,
+      object_group_idx: objectGroupOf(index),
       num_layers: group.layers.length,
       layer_indices: group.layerIndices,
       tokens_per_block: group.tokensPerBlock,
       slots_per_block: group.slotsPerBlock,
       dtype: `torch.${group.dtype}`,
-      engine_kv_concrete_shape: concreteShapeText(format, group),
-      is_mla: layout.isMla,
-      engine_kv_format: format.name,
-      engine_kv_shape: formatShapeText(format),
-      attention_backend: format.backend,
+      engine_kv_concrete_shape: concreteShapeText(group),
+      is_mla: group.format.isMla,
+      engine_kv_format: group.format.name,
+      engine_kv_shape: formatShapeText(group.format),
+      attention_backend: group.format.backend,
     })),
   };
 }
@@ -137,7 +204,8 @@ function bytesPerToken(group: KernelGroup): number {
   return Math.floor((bytesPerSlot * group.slotsPerBlock) / group.tokensPerBlock);
 }
 
-function concreteShapeText(format: KvFormat, group: KernelGroup): string {
+function concreteShapeText(group: KernelGroup): string {
+  const { format } = group;
   const shape = `[${(group.layers[0] as LayerGeometry).shape.join(', ')}]`;
   if (format.role === 'cache') return shape;
   const count = `${group.layers.length} x ${shape}`;

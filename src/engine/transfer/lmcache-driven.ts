@@ -18,30 +18,34 @@
  *  - The reply `[event, false]` needs an event that the client can open: the error carries one.
  *  - A vLLM worker of an old generation takes a failed RETRIEVE for a success and would compute on
  *    garbage. In strict mode it gets no reply, and its next PING is answered with false: it then
- *    reports the blocks as load errors, recomputes, and registers again.
+ *    reports the blocks as load errors, recomputes, and registers again. A RETRIEVE of a worker
+ *    whose id cannot be read gets no reply either: waiting is better than wrong output.
  */
 import type { Clock } from '../../clock.ts';
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
-import type { ObjectKeys } from '../../core/object-table.ts';
-import type { CopyJob, Device } from '../../device/device.ts';
+import type { Device } from '../../device/device.ts';
 import { KvdError, RefusedTransferError, toKvdError, WithheldReplyError } from '../../errors.ts';
 import type { EventBus } from '../../observability/events.ts';
 import type { Logger } from '../../observability/log.ts';
-import type {
-  Attempt,
-  EngineModule,
-  HandlerTable,
-  InstanceId,
-  RequestContext,
-  RetrieveRequest,
-  StoreRequest,
-  TransferReply,
-} from '../api.ts';
+import type { InstanceId, RetrieveRequest, StoreRequest, TransferReply } from '../api.ts';
+import type { RequestContext } from '../client-traits.ts';
+import type { Attempt, EngineModule, HandlerTable } from '../handlers.ts';
 import { type InstanceRegistry, type KvCacheInstance, PROCESS_ID_BOUND } from '../instances.ts';
-import { cutBlockIds, skipBlocksPerObject } from './block-lists.ts';
+import type { ChunkAnnouncer } from '../kv-events/chunk-announcer.ts';
+import { cutBlockIds } from './block-lists.ts';
+import { blockAxesOf, formatNamesOf } from './kv-layout.ts';
+import {
+  acquireCopies,
+  countCopiedBytes,
+  type ObjectCopy,
+  reserveCopies,
+  submitCopies,
+  type Transfer,
+} from './object-copies.ts';
 import type { TransferHasher, TransferSessions, TransferStorage } from './ports.ts';
 import { Registrar } from './registrar.ts';
-import { checkTransferKey, objectKeysOf } from './transfer-key.ts';
+import { checkTransferKey, giveUpRead, objectScopeOf } from './transfer-key.ts';
+import { reportTransfer } from './transfer-report.ts';
 
 export interface LMCacheDrivenTransferOptions {
   readonly device: Device;
@@ -52,14 +56,13 @@ export interface LMCacheDrivenTransferOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
+  /** Absent: nobody follows what L1 holds. */
+  readonly announcer?: Pick<ChunkAnnouncer, 'announce'>;
   readonly strictRetrieve: boolean;
-}
-
-/** A checked request: nothing in it can be refused any more except by missing bytes. */
-interface Transfer {
-  readonly instance: KvCacheInstance;
-  readonly keys: ObjectKeys;
-  readonly blockIds: readonly Uint32Array[];
+  /** Kernel groups of different windows get objects of their own. */
+  readonly hasSeparateObjects: boolean;
+  /** The block id of newer engines for "no block". */
+  readonly nullBlockId: number;
 }
 
 const EMPTY_EVENT = new Uint8Array(0);
@@ -69,12 +72,13 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   readonly handlers: HandlerTable;
   readonly #options: LMCacheDrivenTransferOptions;
   readonly #registrar: Registrar;
-  /** Instances with a copy that was given up and has not ended. */
-  readonly #stuckIds = new Set<InstanceId>();
+  /** Copies that were given up and have not ended, with their instances. */
+  readonly #stuckCopies = new Map<Attempt, InstanceId>();
   #storeCount = 0;
   #retrieveCount = 0;
   #refusedCount = 0;
   #withheldCount = 0;
+  #overdueCount = 0;
 
   constructor(options: LMCacheDrivenTransferOptions) {
     this.#options = options;
@@ -84,7 +88,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
       hasAccelerator: options.device.kind !== 'cpu',
     });
     this.handlers = {
-      REGISTER_KV_CACHE: (request) => this.#registrar.register(request),
+      REGISTER_KV_CACHE: (request, context) => this.#registrar.register(request, context.client),
       UNREGISTER_KV_CACHE: (request) => this.#registrar.unregister(request.instanceId),
       STORE: (request, context, attempt) => this.#store(request, context, attempt),
       RETRIEVE: (request, context, attempt) => this.#retrieve(request, context, attempt),
@@ -100,7 +104,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
         retrieve_count: this.#retrieveCount,
         refused_transfer_count: this.#refusedCount,
         withheld_retrieve_count: this.#withheldCount,
-        stuck_instance_ids: [...this.#stuckIds],
+        overdue_transfer_count: this.#overdueCount,
+        stuck_instance_ids: [...new Set(this.#stuckCopies.values())],
         closing_instance_count: instances.closingCount,
         ...this.#registrar.status(),
       },
@@ -122,9 +127,12 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     readonly isLayerwise: boolean;
   }): Promise<string[][]> {
     const { handle, layout } = this.#require(request.instanceId);
-    const { blockAxis, name } = layout.format;
-    if (blockAxis === null) {
-      throw new KvdError('ERR_UNSUPPORTED', `${name} has no block axis to take checksums along`);
+    const blockAxes = blockAxesOf(layout, handle.tensors.length);
+    if (blockAxes === null) {
+      throw new KvdError(
+        'ERR_UNSUPPORTED',
+        `${formatNamesOf(layout)} has no block axis to take checksums along`,
+      );
     }
     const blockCount = Math.min(...layout.groups.map((group) => group.blockCount));
     const stranger = request.blockIds.find((id) => !(id >= 0 && id < blockCount));
@@ -134,13 +142,16 @@ export class LMCacheDrivenTransferModule implements EngineModule {
         `block id ${stranger} is outside the ${blockCount} blocks of the cache`,
       );
     }
-    return await handle.checksumBlocks({ ...request, blockAxis });
+    return await handle.checksumBlocks({ ...request, blockAxes });
   }
 
   /** What the client is told about a RETRIEVE that failed, here or before it came here. */
-  refuseRetrieve(request: RetrieveRequest, context: RequestContext, error: KvdError): KvdError {
+  refuseRetrieve(
+    instanceId: InstanceId | null,
+    context: RequestContext,
+    error: KvdError,
+  ): KvdError {
     const { instances, strictRetrieve } = this.#options;
-    const { instanceId } = request;
     const isMisreadable = !context.client.reportsFailedRetrieve && isVllm(instances, instanceId);
     // An empty range names no block, so there is nothing that the client could misread.
     if (!strictRetrieve || !isMisreadable || error instanceof EmptyRetrieveError) {
@@ -155,7 +166,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     attempt: Attempt,
   ): Promise<TransferReply> {
     try {
-      return await this.#gather(request, attempt);
+      return await this.#gather(request, context, attempt);
     } catch (error) {
       throw this.#refuse(request.instanceId, context, toKvdError(error));
     }
@@ -169,39 +180,40 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     try {
       return await this.#scatter(request, context, attempt);
     } catch (error) {
-      throw this.refuseRetrieve(request, context, toKvdError(error));
+      throw this.refuseRetrieve(request.instanceId, context, toKvdError(error));
     }
   }
 
-  async #gather(request: StoreRequest, attempt: Attempt): Promise<TransferReply> {
-    const { clock, storage, bus } = this.#options;
+  async #gather(
+    request: StoreRequest,
+    { client }: RequestContext,
+    attempt: Attempt,
+  ): Promise<TransferReply> {
+    const { clock, storage, sessions, announcer, nullBlockId } = this.#options;
     const startMs = clock.preciseMs();
     const hashes = await this.#hash(request);
-    const { instance, keys, blockIds } = this.#check(request, attempt, hashes);
-    const { handle, layout } = instance;
-    if (keys.chunkCount === 0) return { event: handle.completionEvent(), ok: true };
-    handle.waitForEvent(request.event);
-    const { slots, offsets } = storage.reserveStore(keys, layout);
-    const objectCount = offsets.reduce((count, offset) => (offset >= 0 ? count + 1 : count), 0);
+    const transfer = this.#check(request, attempt, hashes);
+    const { instance, range } = transfer;
+    sessions.recordTransfer(request.key.requestId, hashes);
+    if (range.chunkCount === 0) return { event: instance.handle.completionEvent(), ok: true };
+    instance.handle.waitForEvent(request.event);
+    const nullBlocks = client.sendsNullBlocks ? { id: nullBlockId, lists: request.blockIds } : null;
+    const copies = reserveCopies(storage, transfer, nullBlocks);
+    const sizeBytes = countCopiedBytes(copies);
+    const { handle } = instance;
     let event: Uint8Array;
     try {
-      const job: CopyJob = { direction: 'gather', objectOffsets: offsets, blockIds };
-      const copied = objectCount > 0 ? handle.submit(job) : undefined;
-      event = await this.#superviseCopy(instance, attempt, copied);
+      event = await this.#superviseCopy(instance, attempt, submitCopies(handle, copies));
       // The engine may have given the blocks to somebody else in the middle of the copy.
       this.#checkAttempt(request.instanceId, attempt);
     } catch (error) {
-      storage.discardStore(slots);
+      for (const { slots } of copies) storage.discardStore(slots);
       throw error;
     }
-    storage.finishStore(slots);
+    for (const { slots } of copies) storage.finishStore(slots);
+    announcer?.announce({ key: request.key, hashes, ...range });
     this.#storeCount += 1;
-    bus.publish('mp.store.end', {
-      requestId: request.key.requestId,
-      tokenCount: request.key.endToken - request.key.startToken,
-      bytes: objectCount * layout.objectSizeBytes,
-      seconds: (clock.preciseMs() - startMs) / 1000,
-    });
+    reportTransfer(this.#options, 'mp.store.end', { ...describe(request), sizeBytes, startMs });
     return { event, ok: true };
   }
 
@@ -210,43 +222,49 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     context: RequestContext,
     attempt: Attempt,
   ): Promise<TransferReply> {
-    const { clock, storage, sessions, bus } = this.#options;
+    const { clock, storage, sessions } = this.#options;
     const startMs = clock.preciseMs();
-    const hashes = await this.#hash(request);
-    const { instance, keys, blockIds } = this.#check(request, attempt, hashes);
-    const { handle, layout } = instance;
-    if (keys.chunkCount === 0) throw new EmptyRetrieveError();
-    handle.waitForEvent(request.event);
-    const places = storage.acquireForRead(keys, layout);
-    if (!places) {
-      throw new KvdError(
-        'ERR_DATA_MISSING',
-        `not all of ${keys.chunkCount} chunks from chunk ${keys.firstChunk} on are in L1`,
-      );
-    }
-    const { skipFirstTokens } = request;
-    const range = { skipFirstTokens, chunkCount: keys.chunkCount };
+    const { instance, copies } = await this.#openRead(request, context, attempt);
     let event: Uint8Array;
     try {
-      const copied = handle.submit({
-        direction: 'scatter',
-        objectOffsets: places.offsets,
-        blockIds,
-        ...(skipFirstTokens > 0 && { skipBlocks: skipBlocksPerObject(layout.groups, range) }),
-      });
-      event = await this.#superviseCopy(instance, attempt, copied);
+      event = await this.#superviseCopy(instance, attempt, submitCopies(instance.handle, copies));
     } finally {
-      storage.releaseRead(places.slots);
-      sessions.consumeHolds(request.key.requestId, context.connectionId, places.slots);
+      for (const { slots } of copies) {
+        storage.releaseRead(slots);
+        sessions.consumeHolds(request.key.requestId, context.connectionId, slots);
+      }
     }
     this.#retrieveCount += 1;
-    bus.publish('mp.retrieve.end', {
-      requestId: request.key.requestId,
-      tokenCount: request.key.endToken - request.key.startToken,
-      bytes: keys.chunkCount * layout.objectSizeBytes,
-      seconds: (clock.preciseMs() - startMs) / 1000,
-    });
+    const sizeBytes = countCopiedBytes(copies);
+    reportTransfer(this.#options, 'mp.retrieve.end', { ...describe(request), sizeBytes, startMs });
     return { event, ok: true };
+  }
+
+  /** The objects that a RETRIEVE reads, pinned. A worker that gets none needs no locks, either. */
+  async #openRead(
+    request: RetrieveRequest,
+    context: RequestContext,
+    attempt: Attempt,
+  ): Promise<{ instance: KvCacheInstance; copies: ObjectCopy[] }> {
+    const { instances, hasher, storage, sessions } = this.#options;
+    const { key, instanceId, skipFirstTokens } = request;
+    try {
+      const hashes = await this.#hash(request);
+      const transfer = this.#check(request, attempt, hashes);
+      const { instance, range } = transfer;
+      if (range.chunkCount === 0) throw new EmptyRetrieveError();
+      sessions.recordRetrieve(key.requestId, hashes, () => objectScopeOf(key, instances));
+      instance.handle.waitForEvent(request.event);
+      const copies = acquireCopies(storage, transfer, skipFirstTokens);
+      if (copies) return { instance, copies };
+      throw new KvdError(
+        'ERR_DATA_MISSING',
+        `not all of ${range.chunkCount} chunks from chunk ${range.firstChunk} on are in L1`,
+      );
+    } catch (error) {
+      giveUpRead(sessions, { key, instanceId, chunkSizeTokens: hasher.chunkSizeTokens }, context);
+      throw error;
+    }
   }
 
   /**
@@ -272,19 +290,27 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     copied: Promise<void> | undefined,
   ): Promise<Uint8Array> {
     const { instanceId } = instance;
-    attempt.onAbandon(() => this.#stuckIds.add(instanceId));
+    attempt.onAbandon(() => this.#stuckCopies.set(attempt, instanceId));
     try {
       return await this.#eventAfter(instance, copied);
     } finally {
-      if (attempt.isAbandoned) this.#stuckIds.delete(instanceId);
+      this.#stuckCopies.delete(attempt);
     }
   }
 
-  /** Throws when the worker has been told, since this request arrived, that it failed. */
+  /**
+   * Throws when the worker takes the transfer for failed: it has been told so since the request
+   * arrived, or may have decided so while this process stood still. vLLM does when a heartbeat
+   * fails; others wait for their answer, but not for ever.
+   */
   #checkAttempt(instanceId: InstanceId, attempt: Attempt): void {
-    if (attempt.isAbandoned || this.#options.instances.isToldFalse(instanceId, attempt.arrivedMs)) {
+    const { instances } = this.#options;
+    if (attempt.isAbandoned || instances.isToldFalse(instanceId, attempt.arrivedMs)) {
       throw new KvdError('ERR_TIMEOUT', 'the worker has been told that this transfer failed');
     }
+    if (!attempt.isExpired && !(attempt.isOverdue && isVllm(instances, instanceId))) return;
+    this.#overdueCount += 1;
+    throw new KvdError('ERR_TIMEOUT', 'the server stood still, the worker may have given this up');
   }
 
   #hash(request: StoreRequest): ChunkHashes | Promise<ChunkHashes> {
@@ -297,19 +323,16 @@ export class LMCacheDrivenTransferModule implements EngineModule {
 
   /** Looks the instance up again: it may have left while a long prompt was hashed. */
   #check(request: StoreRequest, attempt: Attempt, hashes: ChunkHashes): Transfer {
-    const { hasher, storage, sessions } = this.#options;
     const { key } = request;
     this.#checkAttempt(request.instanceId, attempt);
     const instance = this.#require(request.instanceId);
-    const range = checkTransferKey(key, hasher.chunkSizeTokens);
+    const range = checkTransferKey(key, this.#options.hasher.chunkSizeTokens);
     const blockIds = cutBlockIds(request.blockIds, instance.layout.groups, range.chunkCount);
-    const keys = objectKeysOf(storage, { key, range, hashes });
-    sessions.recordTransfer(key.requestId, hashes);
-    return { instance, keys, blockIds };
+    return { instance, key, range, hashes, blockIds };
   }
 
   #require(instanceId: InstanceId): KvCacheInstance {
-    if (this.#stuckIds.has(instanceId)) {
+    if ([...this.#stuckCopies.values()].includes(instanceId)) {
       throw new KvdError('ERR_TIMEOUT', `a copy of instance_id ${instanceId} does not end`);
     }
     const instance = this.#options.instances.lookup(instanceId);
@@ -317,13 +340,13 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     throw new KvdError('ERR_UNKNOWN_INSTANCE', `instance_id ${instanceId} not registered`);
   }
 
-  #withhold(instanceId: InstanceId, error: KvdError): WithheldReplyError {
-    this.#options.instances.oweFalsePing(instanceId);
+  #withhold(instanceId: InstanceId | null, error: KvdError): WithheldReplyError {
+    if (instanceId !== null) this.#options.instances.oweFalsePing(instanceId);
     this.#withheldCount += 1;
     return new WithheldReplyError(error.code, error.message, { cause: error });
   }
 
-  #refuse(instanceId: InstanceId, context: RequestContext, error: KvdError): KvdError {
+  #refuse(instanceId: InstanceId | null, context: RequestContext, error: KvdError): KvdError {
     const event = this.#eventForRefusal(instanceId, context);
     if (!event) return this.#withhold(instanceId, error);
     this.#refusedCount += 1;
@@ -331,17 +354,22 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   }
 
   /** Null when the client would try to open the event and the device can make none. */
-  #eventForRefusal(instanceId: InstanceId, context: RequestContext): Uint8Array | null {
+  #eventForRefusal(instanceId: InstanceId | null, context: RequestContext): Uint8Array | null {
     const { device, instances } = this.#options;
     if (context.client.acceptsEmptyEvent) return EMPTY_EVENT;
     try {
-      return instances.lookup(instanceId)?.handle.completionEvent() ?? device.anyEvent();
+      const instance = instanceId === null ? undefined : instances.lookup(instanceId);
+      return instance?.handle.completionEvent() ?? device.anyEvent();
     } catch (error) {
       const reason = toKvdError(error).message;
       this.#options.log.limited('error', 'no-event', `The device makes no events: ${reason}`);
       return null;
     }
   }
+}
+
+function describe({ key }: StoreRequest) {
+  return { requestId: key.requestId, tokenCount: key.endToken - key.startToken };
 }
 
 /** A RETRIEVE of no chunks: refused as in the reference, but harmless to every client. */
@@ -351,8 +379,9 @@ class EmptyRetrieveError extends KvdError {
   }
 }
 
-/** Unknown ids of 2^22 or more are vLLM workers from before a restart of this server. */
-function isVllm(instances: InstanceRegistry, instanceId: InstanceId): boolean {
+/** Unknown ids of 2^22 or more are vLLM workers of before a restart; null may be anybody. */
+function isVllm(instances: InstanceRegistry, instanceId: InstanceId | null): boolean {
+  if (instanceId === null) return true;
   const instance = instances.lookup(instanceId);
   return instance ? instance.engineType === 'vllm' : instanceId >= PROCESS_ID_BOUND;
 }

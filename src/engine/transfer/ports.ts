@@ -3,16 +3,19 @@
  *
  * The real classes are `StorageManager` and `SessionTable`; tests bring their own.
  */
-import type { ChunkHasher, ChunkHashes } from '../../core/chunk-hasher.ts';
+import type { ChunkHasher } from '../../core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../core/object-table.ts';
 import type { ObjectShape, Places } from '../../storage/l1-manager.ts';
-import type { StorageManager } from '../../storage/storage-manager.ts';
+import type { StorageManager, StoreGroup } from '../../storage/storage-manager.ts';
+import type { SessionTable } from '../session.ts';
 
 export type TransferHasher = Pick<ChunkHasher, 'chunkSizeTokens' | 'hashPrompt'>;
 
 export interface TransferStorage extends Pick<StorageManager, 'internNamespace'> {
   /** Pinned staging for the objects that must be written; offset −1 where nothing is to be done. */
   reserveStore(keys: ObjectKeys, shape: ObjectShape): Places;
+  /** The same for several object groups of the same chunks, which are of use only together. */
+  reserveStoreGroups(groups: readonly StoreGroup[]): Places[];
   finishStore(slots: Uint32Array): void;
   discardStore(slots: Uint32Array): void;
   /**
@@ -24,7 +27,7 @@ export interface TransferStorage extends Pick<StorageManager, 'internNamespace'>
 }
 
 /** Reservations that a worker writes itself, at its own pace. All slots here are reserved ones. */
-export interface WorkerStorage extends Omit<TransferStorage, 'finishStore'> {
+export interface WorkerStorage extends Omit<TransferStorage, 'finishStore' | 'reserveStoreGroups'> {
   /** Returns how many objects are readable now; the others had expired or were cleared. */
   finishStore(slots: Uint32Array): number;
   /** The writer lives: its reservations get their time anew, also when it was over. */
@@ -34,8 +37,7 @@ export interface WorkerStorage extends Omit<TransferStorage, 'finishStore'> {
   releaseAbandoned(slots: Uint32Array): void;
 }
 
-export interface TransferSessions {
-  recordTransfer(requestId: string, hashes: ChunkHashes): void;
-  /** Releases one reader per slot from what the request's LOOKUP holds. */
-  consumeHolds(requestId: string, connectionId: number, slots: Uint32Array): void;
-}
+export type TransferSessions = Pick<
+  SessionTable,
+  'recordTransfer' | 'recordRetrieve' | 'consumeHolds' | 'giveUpRead'
+>;

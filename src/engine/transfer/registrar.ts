@@ -16,8 +16,9 @@ import type { Device, DeviceInstance } from '../../device/device.ts';
 import { KvdError, toKvdError } from '../../errors.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { InstanceId, RegisterKvCacheRequest } from '../api.ts';
+import type { ClientTraits } from '../client-traits.ts';
 import type { InstanceRegistry, KvCacheInstance } from '../instances.ts';
-import { discoverKvLayout, isSameLayout } from './kv-layout.ts';
+import { discoverKvLayout, formatNamesOf, isSameLayout } from './kv-layout.ts';
 import { RegistrationFailures } from './registration-failures.ts';
 
 export interface RegistrarOptions {
@@ -27,6 +28,7 @@ export interface RegistrarOptions {
   readonly log: Logger;
   readonly chunkSizeTokens: number;
   readonly hasAccelerator: boolean;
+  readonly hasSeparateObjects: boolean;
 }
 
 export class Registrar {
@@ -37,15 +39,15 @@ export class Registrar {
 
   constructor(options: RegistrarOptions) {
     this.#options = options;
-    this.#failures = new RegistrationFailures(options.clock, options.log);
+    this.#failures = new RegistrationFailures(options.clock);
   }
 
-  register(request: RegisterKvCacheRequest): Promise<void> {
+  register(request: RegisterKvCacheRequest, client: ClientTraits): Promise<void> {
     return this.#inOrder(request.instanceId, async () => {
       try {
-        await this.#open(request);
+        await this.#open(request, client);
       } catch (error) {
-        throw this.#failures.withhold(request, toKvdError(error));
+        throw this.#failures.record(request, error);
       }
     });
   }
@@ -66,33 +68,35 @@ export class Registrar {
     return this.#failures.status();
   }
 
-  async #open(request: RegisterKvCacheRequest): Promise<void> {
+  async #open(request: RegisterKvCacheRequest, client: ClientTraits): Promise<void> {
     const { device, instances, log } = this.#options;
     checkIdentity(request);
     instances.checkRoom(request.instanceId);
     const handle = await device.openInstance(request.wrappers);
     let instance: KvCacheInstance;
     try {
-      instance = this.#describe(request, handle);
+      instance = this.#describe(request, client, handle);
       const known = instances.lookup(request.instanceId);
       if (known && isSameRegistration(known, instance)) {
         instances.refresh(request.instanceId);
         await this.#abandon(handle);
         return;
       }
-      handle.setPlan(instance.layout.plan);
+      for (const { plan } of instance.layout.objectGroups) handle.addPlan(plan);
       instances.checkRoom(request.instanceId);
     } catch (error) {
       await this.#abandon(handle);
       throw error;
     }
     await instances.register(instance);
-    const { format, groups, objectSizeBytes } = instance.layout;
+    const { groups, objectGroups } = instance.layout;
+    const chunkBytes = objectGroups.reduce((bytes, group) => bytes + group.objectSizeBytes, 0);
     log.limited(
       'info',
       `registered:${request.instanceId}`,
-      `Registered instance ${request.instanceId} of ${request.modelName}: ${format.name}, ` +
-        `${groups.length} kernel group(s), ${objectSizeBytes} bytes per chunk`,
+      `Registered instance ${request.instanceId} of ${request.modelName}: ` +
+        `${formatNamesOf(instance.layout)}, ${groups.length} kernel group(s) in ` +
+        `${objectGroups.length} object(s), ${chunkBytes} bytes per chunk`,
     );
   }
 
@@ -106,8 +110,12 @@ export class Registrar {
     }
   }
 
-  #describe(request: RegisterKvCacheRequest, handle: DeviceInstance): KvCacheInstance {
-    const { chunkSizeTokens, hasAccelerator } = this.#options;
+  #describe(
+    request: RegisterKvCacheRequest,
+    client: ClientTraits,
+    handle: DeviceInstance,
+  ): KvCacheInstance {
+    const { chunkSizeTokens, hasAccelerator, hasSeparateObjects } = this.#options;
     const { instanceId, modelName, worldSize, engineType, wrappers } = request;
     const layout = discoverKvLayout({
       tensors: handle.tensors,
@@ -116,8 +124,12 @@ export class Registrar {
       infos: request.engineGroupInfos,
       chunkSizeTokens,
       hasAccelerator,
+      hasSeparateObjects,
+      layoutRules: client.layoutRules,
+      reportsKvLayout: client.reportsKvLayout,
     });
-    const identity = { instanceId, modelName, worldSize, engineType };
+    const { layoutRules } = client;
+    const identity = { instanceId, modelName, worldSize, engineType, layoutRules };
     return { kind: 'kv-cache', ...identity, wrappers, layout, handle };
   }
 
@@ -152,6 +164,7 @@ function isSameRegistration(a: KvCacheInstance, b: KvCacheInstance): boolean {
     a.modelName === b.modelName &&
     a.worldSize === b.worldSize &&
     a.engineType === b.engineType &&
+    a.layoutRules === b.layoutRules &&
     JSON.stringify(a.wrappers) === JSON.stringify(b.wrappers) &&
     JSON.stringify(a.handle.mappingIds) === JSON.stringify(b.handle.mappingIds) &&
     JSON.stringify(a.handle.owner) === JSON.stringify(b.handle.owner) &&

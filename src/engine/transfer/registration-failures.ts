@@ -1,11 +1,10 @@
 /**
- * Registrations that failed. A reply to one means success whatever it contains, so the client is
- * answered by silence (spec wire 7.3); the log and `/status` are all that the operator has, and
- * both name the remedy.
+ * Registrations that failed. To older clients a reply means success whatever it contains, so the
+ * door answers them by silence (spec wire 7.3); `/status` and the log, which the door writes, are
+ * then all that the operator has, and both name the remedy.
  */
 import type { Clock } from '../../clock.ts';
-import { type KvdError, WithheldReplyError } from '../../errors.ts';
-import type { Logger } from '../../observability/log.ts';
+import { type KvdError, toKvdError } from '../../errors.ts';
 import type { InstanceId } from '../api.ts';
 
 /** Failures shown in `/status`; older ones are only counted. */
@@ -22,21 +21,20 @@ interface RegistrationFailure {
 
 export class RegistrationFailures {
   readonly #clock: Clock;
-  readonly #log: Logger;
   readonly #recent: RegistrationFailure[] = [];
   #count = 0;
 
-  constructor(clock: Clock, log: Logger) {
+  constructor(clock: Clock) {
     this.#clock = clock;
-    this.#log = log;
   }
 
-  /** Records the failure; the error to throw instead of it. */
-  withhold(
+  /** Records the failure and returns it, to be thrown. */
+  record(
     request: { readonly instanceId: InstanceId; readonly modelName: string },
-    error: KvdError,
-  ): WithheldReplyError {
+    cause: unknown,
+  ): KvdError {
     const { instanceId, modelName } = request;
+    const error = toKvdError(cause);
     const { message, code } = error;
     const next = error.row.next;
     this.#count += 1;
@@ -49,12 +47,7 @@ export class RegistrationFailures {
       next,
       time: new Date(this.#clock.wallMs()).toISOString(),
     });
-    this.#log.limited(
-      'error',
-      `registration:${instanceId}`,
-      `Registration of instance ${instanceId} (${modelName}) failed: ${message}. ${next}`,
-    );
-    return new WithheldReplyError(code, message, { cause: error });
+    return error;
   }
 
   status(): Record<string, unknown> {

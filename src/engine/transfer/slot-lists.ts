@@ -35,6 +35,6 @@ export function describeSlots(
   offsets: Float64Array,
 ): TransferSlot[] {
   const { shape, dtype } = chunkTensorOf(instance);
-  const length = instance.layout.objectSizeBytes;
+  const length = instance.object.objectSizeBytes;
   return Array.from(offsets, (offset) => ({ offset, length, shape, dtype }));
 }

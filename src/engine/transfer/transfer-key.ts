@@ -5,8 +5,12 @@
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../core/object-table.ts';
 import { KvdError } from '../../errors.ts';
-import type { CacheKey } from '../api.ts';
-import type { TransferStorage } from './ports.ts';
+import type { CacheKey, InstanceId } from '../api.ts';
+import type { RequestContext } from '../client-traits.ts';
+import { allRanks } from '../column-namespaces.ts';
+import type { InstanceRegistry } from '../instances.ts';
+import type { ObjectScope } from '../lookup-share.ts';
+import type { TransferSessions, TransferStorage } from './ports.ts';
 
 export interface TransferRange {
   readonly workerId: number;
@@ -42,14 +46,41 @@ export function checkTransferKey(key: CacheKey, chunkSizeTokens: number): Transf
   };
 }
 
+/** The objects of one object group of the rank; engines without groups have group 0 only. */
 export function objectKeysOf(
   storage: Pick<TransferStorage, 'internNamespace'>,
   of: { readonly key: CacheKey; readonly range: TransferRange; readonly hashes: ChunkHashes },
+  objectGroupId = 0,
 ): ObjectKeys {
   const { modelName, worldSize, cacheSalt } = of.key;
   const { workerId, firstChunk, chunkCount } = of.range;
-  const objectGroupId = 0;
   const namespace = { modelName, worldSize, workerId, objectGroupId, cacheSalt };
   const namespaceIds = [storage.internNamespace(namespace)];
   return { hashes: of.hashes, firstChunk, chunkCount, namespaceIds };
+}
+
+/** All objects of the key's chunks, of every rank, as a LOOKUP of it would name them. */
+export function objectScopeOf(
+  { modelName, worldSize, cacheSalt }: CacheKey,
+  instances: Pick<InstanceRegistry, 'findLayout'>,
+): ObjectScope {
+  const layout = instances.findLayout(modelName, worldSize);
+  const ranks = layout ? allRanks(worldSize) : [];
+  const objectGroupIds = layout?.objectGroupIds ?? [];
+  return { modelName, worldSize, cacheSalt, ranks, objectGroupIds };
+}
+
+/** A read failed before it took anything: what the request's LOOKUP holds for it goes back. */
+export function giveUpRead(
+  sessions: Pick<TransferSessions, 'giveUpRead'>,
+  of: { readonly key: CacheKey; readonly instanceId: InstanceId; readonly chunkSizeTokens: number },
+  { connectionId }: RequestContext,
+): void {
+  const { key, instanceId, chunkSizeTokens } = of;
+  const { requestId, modelName, worldSize, workerId: rank } = key;
+  if (rank === null) return;
+  const startChunk = Math.ceil(Math.max(0, key.startToken) / chunkSizeTokens);
+  const endChunk = Math.floor(key.endToken / chunkSizeTokens);
+  const read = { instanceId, startChunk, endChunk, rank };
+  sessions.giveUpRead(requestId, connectionId, { modelName, worldSize, read });
 }

@@ -7,9 +7,9 @@
  * had been deprived of are not in its hands any more.
  */
 import type { Clock } from '../../clock.ts';
-import { toKvdError } from '../../errors.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { EngineDrivenContextRequest, InstanceId, ReplyOf } from '../api.ts';
+import type { ClientTraits } from '../client-traits.ts';
 import type { EngineDrivenInstance, InstanceRegistry } from '../instances.ts';
 import { RegistrationFailures } from './registration-failures.ts';
 import { chunkTensorOf, describeWorker, isSameWorker } from './worker-layout.ts';
@@ -32,21 +32,22 @@ export class WorkerRegistrar {
 
   constructor(options: WorkerRegistrarOptions) {
     this.#options = options;
-    this.#failures = new RegistrationFailures(options.clock, options.log);
+    this.#failures = new RegistrationFailures(options.clock);
   }
 
   async register(
     request: EngineDrivenContextRequest,
+    { layoutRules }: ClientTraits,
   ): Promise<ReplyOf<'REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT'>> {
     const { instances, slots, transports, pool, chunkSizeTokens } = this.#options;
     const { instanceId } = request;
     try {
-      const instance = describeWorker(request, chunkSizeTokens);
+      const instance = describeWorker(request, chunkSizeTokens, layoutRules);
       const known = instances.lookupEngineDriven(instanceId);
       if (known && isSameWorker(known, instance)) instances.refresh(instanceId);
       else await this.#admit(instance);
     } catch (error) {
-      throw this.#failures.withhold(request, toKvdError(error));
+      throw this.#failures.record(request, error);
     }
     transports.forget(instanceId);
     slots.releaseQuarantine(instanceId);
@@ -75,13 +76,13 @@ export class WorkerRegistrar {
   async #admit(instance: EngineDrivenInstance): Promise<void> {
     const { instances, chunkSizeTokens, log } = this.#options;
     await instances.register(instance);
-    const { instanceId, modelName, blockSize, layout } = instance;
+    const { instanceId, modelName, blockSize, object } = instance;
     const { shape, dtype } = chunkTensorOf(instance);
     log.limited(
       'info',
       `registered:${instanceId}`,
       `Registered instance ${instanceId} of ${modelName}: engine-driven, [${shape.join(', ')}] ` +
-        `${dtype}, ${layout.objectSizeBytes} bytes per chunk of ${chunkSizeTokens} tokens, ` +
+        `${dtype}, ${object.objectSizeBytes} bytes per chunk of ${chunkSizeTokens} tokens, ` +
         `blocks of ${blockSize}`,
     );
   }

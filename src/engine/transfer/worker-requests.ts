@@ -8,7 +8,8 @@
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { ObjectKeys } from '../../core/object-table.ts';
 import { KvdError } from '../../errors.ts';
-import type { InstanceId, RequestContext, RequestOf } from '../api.ts';
+import type { InstanceId, RequestOf } from '../api.ts';
+import type { RequestContext } from '../client-traits.ts';
 import type { EngineDrivenInstance, InstanceRegistry } from '../instances.ts';
 import { identityOf, type NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
@@ -43,6 +44,15 @@ export class WorkerRequests {
     const { key } = request;
     this.checkKey(request);
     return this.#options.hasher.hashPrompt(key.tokens, key.endToken);
+  }
+
+  /** Goes on in the same turn when the prompt is short enough to be hashed at once. */
+  hashThen<T>(
+    request: KeyedRequest,
+    next: (hashes: ChunkHashes) => T | Promise<T>,
+  ): T | Promise<T> {
+    const hashes = this.hash(request);
+    return hashes instanceof Promise ? hashes.then(next) : next(hashes);
   }
 
   check({ key, instanceId }: KeyedRequest, hashes: ChunkHashes): WorkerTransfer {
@@ -89,7 +99,7 @@ export function openTransfer(
     identity: transfer.identity,
     requestId: key.requestId,
     connectionId,
-    sizeBytes: list.slots.length * transfer.instance.layout.objectSizeBytes,
+    sizeBytes: list.slots.length * transfer.instance.object.objectSizeBytes,
     tokenCount: key.endToken - key.startToken,
     startMs,
   };

@@ -24,7 +24,7 @@
 import type { Clock, Timer } from '../../clock.ts';
 import { KvdError } from '../../errors.ts';
 import type { InstanceId } from '../api.ts';
-import type { InstanceRegistry } from '../instances.ts';
+import type { DropReason, InstanceRegistry } from '../instances.ts';
 import { type NewTransfer, type PendingTransfer, PendingTransfers } from './pending-transfers.ts';
 import type { TransferSessions, WorkerStorage } from './ports.ts';
 import { SlotQuarantine } from './slot-quarantine.ts';
@@ -34,6 +34,14 @@ const SWEEP_INTERVAL_MS = 1000;
 const EXTENSION_COUNT_MAX = 5;
 /** Reads, and writes, that one worker may have open; engines run some hundred requests at once. */
 export const PENDING_COUNT_MAX = 4096;
+
+/** A worker that left like this uses none of its slots any more. */
+const HARMLESS_REASONS: ReadonlySet<DropReason> = new Set<DropReason>([
+  'unregistered',
+  'replaced',
+  'owner-gone',
+  'shutdown',
+]);
 
 export interface WorkerSlotsOptions {
   readonly storage: WorkerStorage;
@@ -146,9 +154,9 @@ export class WorkerSlots {
     return this.#quarantine.has(instanceId) || this.#quarantine.hasLostReads;
   }
 
-  /** `isDone`: the worker uses none of its slots any more. */
-  dropInstance(instanceId: InstanceId, isDone: boolean): void {
+  dropInstance(instanceId: InstanceId, reason: DropReason): void {
     const { storage, sessions } = this.#options;
+    const isDone = HARMLESS_REASONS.has(reason);
     for (const write of this.#writes.takeInstance(instanceId)) {
       // Slots that nobody writes to any more must not push others out of the quarantine.
       if (!isDone) {

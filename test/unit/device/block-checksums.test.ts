@@ -32,7 +32,7 @@ suite('block checksums', (test) => {
     inHouse(async (house) => {
       const { content, instance } = await openBlocks(house, 96, 8192);
       const blockIds = Array.from({ length: 96 }, (_, i) => i);
-      const options = { blockIds, blocksPerChecksum: 96, blockAxis: 0, isLayerwise: false };
+      const options = { blockIds, blocksPerChecksum: 96, blockAxes: [0], isLayerwise: false };
       assert.equal(await instance.checksumBlocks(options), [
         [createHash('md5').update(content).digest('hex')],
       ]);
@@ -43,7 +43,7 @@ suite('block checksums', (test) => {
     inHouse(async (house) => {
       const { instance } = await openBlocks(house, 64, 4096);
       const blockIds = Array.from({ length: 6400 }, (_, i) => i % 64);
-      const options = { blockIds, blocksPerChecksum: 6400, blockAxis: 0, isLayerwise: false };
+      const options = { blockIds, blocksPerChecksum: 6400, blockAxes: [0], isLayerwise: false };
       const sums = instance.checksumBlocks(options);
       await Promise.all([rejects(sums, /closing/), instance.close()]);
     }));
@@ -64,7 +64,7 @@ suite('block checksums', (test) => {
         return closeSegment(segment);
       };
       const blockIds = Array.from({ length: 2000 }, (_, i) => i % 64);
-      const options = { blockIds, blocksPerChecksum: 1, blockAxis: 0, isLayerwise: false };
+      const options = { blockIds, blocksPerChecksum: 1, blockAxes: [0], isLayerwise: false };
       const sums = instance.checksumBlocks(options);
       assert.is(instance.jobCountInFlight, 1);
       await Promise.all([rejects(sums, /closing/), instance.close()]);

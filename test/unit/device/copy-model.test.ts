@@ -111,7 +111,7 @@ async function checkCase(house: DeviceHouse, shapes: GroupShape[], seed: number)
   );
   const instance = await house.device.openInstance([wrapper]);
   try {
-    instance.setPlan(plan);
+    instance.addPlan(plan);
     const arena = house.memory.view(0, house.memory.sizeBytes);
     const l1 = arena.slice();
     const model = { engine: [content], l1 };

@@ -20,7 +20,7 @@ async function openBlocks(house: DeviceHouse, objectBlockCount: number, seed = 1
   const { wrapper, segment } = blockTensor(house, content, BLOCK_BYTES);
   const instance = await house.device.openInstance([wrapper]);
   const engineBlockCount = BLOCK_COUNT;
-  instance.setPlan(blockPlan({ blockBytes: BLOCK_BYTES, engineBlockCount, objectBlockCount }));
+  instance.addPlan(blockPlan({ blockBytes: BLOCK_BYTES, engineBlockCount, objectBlockCount }));
   return { instance, content, segment };
 }
 

@@ -55,7 +55,7 @@ suite('CPU device: registration', (test) => {
       assert.ok(hasMapping(segment.name));
       const { dev, ino } = fs.statSync(segment.path);
       assert.equal(instance.mappingIds, [`${segment.name}:${dev}:${ino}:${content.length}`]);
-      instance.setPlan(PLAN);
+      instance.addPlan(PLAN);
       await instance.submit(gather([15, 0, 3, 8]));
       const stored = house.memory.view(0, PLAN.objectSizeBytes);
       for (const [k, id] of [15, 0, 3, 8].entries()) {
@@ -194,8 +194,8 @@ suite('CPU device: registration', (test) => {
         { ...PLAN, groups: [{ ...group, runBytes: -1 }] },
         { ...PLAN, groups: [{ ...group, outerCount: 2, engineOuterStrideBytes: 1 }] },
       ];
-      for (const plan of bad) assert.throws(() => instance.setPlan(plan), isLayoutError);
-      instance.setPlan(PLAN);
+      for (const plan of bad) assert.throws(() => instance.addPlan(plan), isLayoutError);
+      instance.addPlan(PLAN);
       await instance.close();
     }));
 });
@@ -208,8 +208,8 @@ suite('CPU device: jobs that cannot run', (test) => {
       const other = blockTensor(house, content, BLOCK_BYTES);
       const instance = await house.device.openInstance([victim.wrapper]);
       const neighbour = await house.device.openInstance([other.wrapper]);
-      instance.setPlan(PLAN);
-      neighbour.setPlan(PLAN);
+      instance.addPlan(PLAN);
+      neighbour.addPlan(PLAN);
       victim.segment.truncate(BLOCK_BYTES);
       for (const direction of ['gather', 'scatter'] as const) {
         const job = { ...gather([12, 13, 14, 15]), direction };
@@ -227,7 +227,7 @@ suite('CPU device: jobs that cannot run', (test) => {
       const content = patternBytes(16 * BLOCK_BYTES, 1);
       const { segment, wrapper } = blockTensor(house, content, BLOCK_BYTES);
       const instance = await house.device.openInstance([wrapper]);
-      instance.setPlan(PLAN);
+      instance.addPlan(PLAN);
       let failedCount = 0;
       for (let round = 0; round < 50; round += 1) {
         const jobs = Array.from({ length: 40 }, () =>
@@ -253,7 +253,7 @@ suite('CPU device: jobs that cannot run', (test) => {
         BLOCK_BYTES,
       );
       const instance = await house.device.openInstance([wrapper]);
-      instance.setPlan(PLAN);
+      instance.addPlan(PLAN);
       segment.remove();
       await instance.submit(gather([0, 1, 2, 3]));
       await instance.close();

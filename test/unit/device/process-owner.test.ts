@@ -4,7 +4,7 @@ import { once } from 'node:events';
 import fs from 'node:fs';
 import * as assert from 'uvu/assert';
 import type { ProcessOwner } from '../../../src/device/device.ts';
-import { findOwner, isProcessAlive } from '../../../src/device/process-owner.ts';
+import { findOwner, isProcessAlive, removeName } from '../../../src/device/process-owner.ts';
 import { openDeviceHouse, wrapperOf } from '../../support/device-house.ts';
 import { MappingProcess } from '../../support/mapping-process.ts';
 import { suite } from '../../support/suite.ts';
@@ -104,6 +104,57 @@ suite('the owner of segments', (test) => {
     }));
 });
 
+suite('what a process leaves', (test) => {
+  const exists = (name: string): boolean => fs.existsSync(fileOf(name));
+
+  test('is removed by its name, and only where that still stands for the mapped file', () =>
+    withProcess(async (owner) => {
+      const names = [1, 2, 3].map((n) => owner.create(`/lmcache_kv_${owner.pid}_${n}`));
+      const [kept, removed, replaced] = names as [string, string, string];
+      await owner.map(...names);
+      const house = await openDeviceHouse();
+      const wrappers = [removed, replaced].map((name) =>
+        wrapperOf({ name, sizeBytes: 4096 }, { shape: [4096] }),
+      );
+      const instance = await house.device.openInstance(wrappers);
+      fs.unlinkSync(fileOf(replaced));
+      owner.create(replaced);
+      assert.is(instance.removeNames(), 1);
+      assert.equal(names.map(exists), [true, false, true], `${kept} is not of this instance`);
+      assert.is(instance.removeNames(), 0);
+      await house.close();
+    }));
+
+  test('stays when it is not mapped here any more', () =>
+    withProcess(async (owner) => {
+      const name = owner.create(`/lmcache_kv_${owner.pid}_1`);
+      const house = await openDeviceHouse();
+      const wrapper = wrapperOf({ name, sizeBytes: 4096 }, { shape: [4096] });
+      const instance = await house.device.openInstance([wrapper]);
+      await instance.close();
+      assert.is(instance.removeNames(), 0);
+      assert.ok(exists(name));
+      await house.close();
+    }));
+
+  test('stays when something else has the name: a link, a folder, nothing', () =>
+    withProcess(async (owner) => {
+      const name = owner.create(`/lmcache_kv_${owner.pid}_1`);
+      const target = owner.create(`/lmcache_kv_${owner.pid}_2`);
+      const file = identify(target).get(target) as { device: bigint; inode: bigint };
+      fs.unlinkSync(fileOf(name));
+      assert.is(removeName(name, file), false);
+      fs.symlinkSync(fileOf(target), fileOf(name));
+      assert.is(removeName(name, file), false);
+      fs.unlinkSync(fileOf(name));
+      fs.mkdirSync(fileOf(name));
+      assert.is(removeName(name, file), false);
+      fs.rmdirSync(fileOf(name));
+      assert.is(removeName(target, file), true);
+      assert.not.ok(exists(target));
+    }));
+});
+
 suite('the end of a process', (test) => {
   test('is told from its life, also when it is stopped', () =>
     withProcess(async (child) => {
@@ -120,6 +171,19 @@ suite('the end of a process', (test) => {
     assert.is(await isProcessAlive(owner), true);
     assert.is(await isProcessAlive({ ...owner, startTicks: owner.startTicks - 1 }), false);
   });
+
+  test('is not believed because /proc stops showing the process', () =>
+    withProcess(async (child) => {
+      const hidden = fs.mkdtempSync('/tmp/kvd-proc-');
+      try {
+        const owner = processOf(child.pid);
+        assert.is(await isProcessAlive(owner, hidden), true);
+        await child.kill();
+        assert.is(await isProcessAlive(owner, hidden), false);
+      } finally {
+        fs.rmdirSync(hidden);
+      }
+    }));
 
   test('shows although nobody has collected it', async () => {
     // The shell becomes `sleep`, which never asks for its child.

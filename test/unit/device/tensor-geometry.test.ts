@@ -21,6 +21,13 @@ suite('tensor geometry', (test) => {
     assert.equal(toPhysicalOrder(toPhysicalOrder(padded)), padded);
   });
 
+  test('a single head between padded blocks lies behind the slots', () => {
+    const view = { shape: [10, 1, 16, 8], stride: [999, 8, 8, 1] };
+    assert.equal(toPhysicalOrder(view), { shape: [10, 16, 1, 8], stride: [999, 8, 8, 1] });
+    const headMajor = { shape: [10, 1, 16, 8], stride: [999, 128, 8, 1] };
+    assert.equal(toPhysicalOrder(headMajor), headMajor);
+  });
+
   test('dimensions of size 1 have no say in contiguity', () => {
     assert.ok(isContiguous({ shape: [4, 1, 3], stride: [3, 99, 1] }));
     assert.ok(isContiguous({ shape: [], stride: [] }));

@@ -1,20 +1,17 @@
 import * as assert from 'uvu/assert';
-import type {
-  CacheKey,
-  ClientTraits,
-  EngineModule,
-  HandlerTable,
-  RequestContext,
-} from '../../../src/engine/api.ts';
+import type { CacheKey } from '../../../src/engine/api.ts';
+import type { RequestContext } from '../../../src/engine/client-traits.ts';
 import { Dispatcher } from '../../../src/engine/dispatch.ts';
+import type { Attempt, EngineModule, HandlerTable } from '../../../src/engine/handlers.ts';
+import { STALL_MS, StallWatch } from '../../../src/engine/stall-watch.ts';
 import { HeldReplyError, KvdError, WithheldReplyError } from '../../../src/errors.ts';
+import { OLD_CLIENT } from '../../support/client-traits.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
 
-const traits: ClientTraits = { reportsFailedRetrieve: false, acceptsEmptyEvent: false };
-const from = (connectionId: number): RequestContext => ({ connectionId, client: traits });
+const from = (connectionId: number): RequestContext => ({ connectionId, client: OLD_CLIENT });
 const key: CacheKey = {
   modelName: 'm',
   worldSize: 1,
@@ -25,12 +22,13 @@ const key: CacheKey = {
   requestId: 'r',
   cacheSalt: '',
   readerCount: null,
+  requestConfigs: null,
 };
 const store = { key, instanceId: 1n, blockIds: [[]], event: new Uint8Array(0) };
 const retrieve = { ...store, skipFirstTokens: 0 };
 const ok = { event: new Uint8Array(0), ok: true };
 
-function setUp(handlers: HandlerTable, clock = new VirtualClock()) {
+function setUp(handlers: HandlerTable, clock = new VirtualClock(), transferDeadlineMs = 1000) {
   const log = new RecordingLogger();
   const module: EngineModule = {
     name: 'test',
@@ -42,7 +40,8 @@ function setUp(handlers: HandlerTable, clock = new VirtualClock()) {
     modules: [module],
     clock,
     log,
-    transferDeadlineMs: 1000,
+    stalls: new StallWatch({ clock, log, isIntakeDry: () => true }),
+    transferDeadlineMs,
     refusals: {
       RETRIEVE: (_, __, error) => new WithheldReplyError(error.code, 'retrieve is late'),
     },
@@ -160,7 +159,7 @@ suite('dispatch', (test) => {
     assert.ok(log.has(/no module of this server handles COMMIT_RETRIEVE/));
   });
 
-  test('a registration that no module handles gets no reply, since any reply means success', () => {
+  test('a registration that no module handles fails like any other request', () => {
     const { dispatcher } = setUp({});
     assert.throws(
       () =>
@@ -169,7 +168,8 @@ suite('dispatch', (test) => {
           { instanceId: 1n, wrappers: [], modelName: 'm', worldSize: 1 },
           from(1),
         ),
-      (error: unknown) => error instanceof WithheldReplyError,
+      (error: KvdError) =>
+        error.code === 'ERR_NOT_ENABLED' && !(error instanceof WithheldReplyError),
     );
   });
 
@@ -231,6 +231,47 @@ suite('dispatch', (test) => {
     gate.open[0]?.(ok);
   });
 
+  test('a request is overdue when the process stood still since it was sent', async () => {
+    const gate = manualGate();
+    const attempts: Attempt[] = [];
+    const clock = new VirtualClock();
+    const STORE = (_: unknown, __: unknown, attempt: Attempt) => {
+      attempts.push(attempt);
+      return gate.wait();
+    };
+    const { dispatcher } = setUp({ STORE }, clock, 60_000);
+    const isOverdue = () => attempts.map((attempt) => attempt.isOverdue);
+    // Runs, waits in the lane, lay unread in the socket, was sent afterwards.
+    const replies = [1, 1].map((id) => dispatcher.dispatch('STORE', store, from(id)));
+    assert.equal(isOverdue(), [false]);
+    clock.standStill(STALL_MS);
+    replies.push(dispatcher.dispatch('STORE', store, from(2)));
+    clock.advance(2000);
+    replies.push(dispatcher.dispatch('STORE', store, from(3)));
+    assert.equal(isOverdue(), [true, true, false]);
+    gate.open[0]?.(ok);
+    await replies[0];
+    await turn();
+    assert.equal(isOverdue(), [true, true, false, true], 'the one of the lane has started last');
+    for (const open of gate.open) open(ok);
+    await Promise.all(replies);
+  });
+
+  test('a request is expired when its client may have sent it before the deadline', () => {
+    const clock = new VirtualClock();
+    const attempts: Attempt[] = [];
+    const PING = (_: unknown, __: unknown, attempt: Attempt) => attempts.push(attempt) > 0;
+    const { dispatcher } = setUp({ PING }, clock, 60_000);
+    const isExpired = () => attempts.map((attempt) => attempt.isExpired);
+    clock.standStill(50_000);
+    dispatcher.dispatch('PING', { instanceId: 1n }, from(1));
+    clock.advance(9_999);
+    dispatcher.dispatch('PING', { instanceId: 1n }, from(1));
+    assert.equal(isExpired(), [false, false]);
+    clock.advance(1);
+    assert.equal(isExpired(), [true, false], 'unread for 50 s, and 10 s since');
+  });
+
   test('a long backlog is worked off in slices between other work', async () => {
     let finish = () => {};
     const clock = new VirtualClock();
@@ -274,8 +315,8 @@ suite('dispatch', (test) => {
   test('what the door refuses becomes what the client can bear', () => {
     const { dispatcher } = setUp({});
     const error = new KvdError('ERR_OVERLOADED', 'too much');
-    assert.instance(dispatcher.refuse('RETRIEVE', retrieve, from(1), error), WithheldReplyError);
-    assert.is(dispatcher.refuse('STORE', store, from(1), error), error);
+    assert.instance(dispatcher.refuse('RETRIEVE', 1n, from(1), error), WithheldReplyError);
+    assert.is(dispatcher.refuse('STORE', 1n, from(1), error), error);
   });
 
   test('the bound of a lane refuses instead of growing', () => {
@@ -341,12 +382,14 @@ suite('dispatch', (test) => {
       status: () => ({}),
       close: async () => {},
     };
+    const [clock, log] = [new VirtualClock(), new RecordingLogger()];
     assert.throws(
       () =>
         new Dispatcher({
           modules: [module, module],
-          clock: new VirtualClock(),
-          log: new RecordingLogger(),
+          clock,
+          log,
+          stalls: new StallWatch({ clock, log, isIntakeDry: () => true }),
           transferDeadlineMs: 1,
           refusals: {},
         }),

@@ -2,15 +2,11 @@
 import * as assert from 'uvu/assert';
 import type { CacheKey } from '../../../src/engine/api.ts';
 import { Dispatcher } from '../../../src/engine/dispatch.ts';
+import { StallWatch } from '../../../src/engine/stall-watch.ts';
 import { KvdError, WithheldReplyError } from '../../../src/errors.ts';
 import { AbandonableAttempt } from '../../support/attempts.ts';
-import {
-  CHUNK_TOKENS,
-  EngineDrivenHouse,
-  NEW_CLIENT,
-  OLD_CLIENT,
-  WORKER,
-} from '../../support/engine-driven-house.ts';
+import { NEW_CLIENT, OLD_CLIENT } from '../../support/client-traits.ts';
+import { CHUNK_TOKENS, EngineDrivenHouse, WORKER } from '../../support/engine-driven-house.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 
@@ -23,11 +19,14 @@ async function open(strictRetrieve = true) {
     modules: [house.module, house.lookup],
     clock: house.clock,
     log: house.log,
+    stalls: new StallWatch({ clock: house.clock, log: house.log, isIntakeDry: () => true }),
     transferDeadlineMs: 60_000,
     refusals: { PREPARE_RETRIEVE: house.module.refuseRetrieve.bind(house.module) },
   });
   return { house, dispatcher };
 }
+
+const contextOf = (client: typeof OLD_CLIENT) => ({ connectionId: 1, client });
 
 type Opened = Awaited<ReturnType<typeof open>>;
 
@@ -239,6 +238,23 @@ suite('a failed read of a worker that takes failures for successes', (test) => {
   });
 });
 
+suite('a read of a worker whose id cannot be read', (test) => {
+  const unread = new KvdError('ERR_WIRE_PAYLOAD', 'payload 1');
+
+  test('is not answered where it would be misread: nobody knows whose PING to await', async () => {
+    const { house, dispatcher } = await open();
+    const refused = dispatcher.refuse('PREPARE_RETRIEVE', null, contextOf(OLD_CLIENT), unread);
+    assert.instance(refused, WithheldReplyError);
+    assert.is(house.status['held_reply_count'], 0);
+  });
+
+  test('is answered to others at once', async () => {
+    const { dispatcher } = await open();
+    const context = contextOf(NEW_CLIENT);
+    assert.is(dispatcher.refuse('PREPARE_RETRIEVE', null, context, unread), unread);
+  });
+});
+
 suite('a request whose client has been told that it failed', (test) => {
   test('reserves nothing', async () => {
     const { house } = await open(false);
@@ -247,8 +263,8 @@ suite('a request whose client has been told that it failed', (test) => {
     const request = { key: house.key(1, 1), instanceId: WORKER };
     const context = { connectionId: 1, client: OLD_CLIENT };
     const { PREPARE_STORE, PREPARE_RETRIEVE } = house.module.handlers;
-    await rejects(Promise.resolve(PREPARE_STORE?.(request, context, attempt)), /deadline/);
-    await rejects(Promise.resolve(PREPARE_RETRIEVE?.(request, context, attempt)), /deadline/);
+    assert.throws(() => PREPARE_STORE?.(request, context, attempt), /deadline/);
+    assert.throws(() => PREPARE_RETRIEVE?.(request, context, attempt), /deadline/);
     house.assertClean();
   });
 });

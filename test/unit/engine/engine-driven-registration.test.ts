@@ -21,6 +21,9 @@ const LAYOUT = discoverKvLayout({
   infos: [],
   chunkSizeTokens: 16,
   hasAccelerator: false,
+  layoutRules: 'first-tensor',
+  reportsKvLayout: false,
+  hasSeparateObjects: false,
 });
 
 /** A worker whose memory the server maps, as the other module registers it. */
@@ -31,6 +34,7 @@ function kvCacheInstance(instanceId = WORKER): KvCacheInstance {
     modelName: 'm',
     worldSize: 1,
     engineType: 'vllm',
+    layoutRules: 'first-tensor',
     wrappers: [],
     layout: LAYOUT,
     handle: { close: async () => {} } as KvCacheInstance['handle'],
@@ -86,11 +90,26 @@ suite('registration of an engine-driven worker', (test) => {
     assert.is(house.instances.findLayout('n', 1)?.isVllmMla, false);
   });
 
-  test('a layout that cannot be stored is answered by silence, and says why', async () => {
+  test('a compressed cache has objects of the slots that it says', async () => {
+    const house = new EngineDrivenHouse();
+    await house.register();
+    const plain = house.instances.lookupEngineDriven(WORKER)?.object;
+    await house.register({ instanceId: OTHER, physicalSlotCount: 4 });
+    const compressed = house.instances.lookupEngineDriven(OTHER)?.object;
+    assert.is(compressed?.memoryLayout.shapes[0]?.at(-2), 4);
+    assert.ok((compressed?.objectSizeBytes ?? 0) < (plain?.objectSizeBytes ?? 0));
+    assert.is.not(compressed?.layoutTag, plain?.layoutTag);
+    for (const physicalSlotCount of [0, -1]) {
+      const failing = house.register({ instanceId: 77n, physicalSlotCount });
+      await rejects(failing, /num_physical_slots of at least 1, got (0|-1)/);
+    }
+  });
+
+  test('a layout that cannot be stored fails and says why', async () => {
     const house = new EngineDrivenHouse();
     const failing = house.register({ layerCount: 65_536, hiddenSize: 1 << 24 });
     const error = await rejects(failing, /at most .* can be stored: lower --chunk-size/);
-    assert.instance(error, WithheldReplyError);
+    assert.not.instance(error, WithheldReplyError);
     assert.instance(await rejects(house.register({ modelName: 'a@b' }), /without "@"/), Error);
     assert.is(house.status['registration_failure_count'], 2);
     assert.is(house.instances.instanceCount, 0);

@@ -1,6 +1,6 @@
 /** PREPARE and COMMIT over slots in shared memory, row by row (spec engine 6.3, 9.3) */
 import * as assert from 'uvu/assert';
-import type { RequestContext } from '../../../src/engine/api.ts';
+import type { RequestContext } from '../../../src/engine/client-traits.ts';
 import {
   CHUNK_BYTES,
   CHUNK_SHAPE,

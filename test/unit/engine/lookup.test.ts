@@ -1,108 +1,19 @@
 import * as assert from 'uvu/assert';
-import type { ReplyOf, RequestContext } from '../../../src/engine/api.ts';
-import type { InstanceRegistry } from '../../../src/engine/instances.ts';
-import { countReaders, LookupModule } from '../../../src/engine/lookup.ts';
-import { SessionTable } from '../../../src/engine/session.ts';
+import { countReaders } from '../../../src/engine/lookup.ts';
 import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
-import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
 import { LIVE_ATTEMPT } from '../../support/attempts.ts';
-import { ALIGN_BYTES, buildL1House, LAYOUT_TAGS } from '../../support/l1-house.ts';
+import {
+  CHUNK,
+  from,
+  keyOf,
+  look,
+  query,
+  REQUEST_ID,
+  setUp,
+  spanOf,
+  storePrompt,
+} from '../../support/lookup-house.ts';
 import { suite } from '../../support/suite.ts';
-
-const CHUNK = 16;
-const REQUEST_ID = 'r';
-
-interface KeyOptions {
-  readonly tokenCount: number;
-  readonly startToken?: number;
-  readonly endToken?: number;
-  readonly workerId?: number | null;
-  readonly worldSize?: number;
-  readonly modelName?: string;
-  readonly cacheSalt?: string;
-  readonly requestId?: string;
-}
-
-function setUp(kind: { isVllm?: boolean; isVllmMla?: boolean } = {}) {
-  const house = buildL1House({ sizeBytes: 256 * ALIGN_BYTES });
-  const { core, storage, clock, bus, log } = house;
-  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: 600_000 });
-  const instances: Pick<InstanceRegistry, 'findLayout'> = {
-    findLayout: (modelName) =>
-      modelName === 'm'
-        ? {
-            memoryLayout: { shapes: [], dtypes: [] },
-            objectSizeBytes: ALIGN_BYTES,
-            layoutTags: LAYOUT_TAGS,
-            isVllm: false,
-            isVllmMla: false,
-            ...kind,
-          }
-        : undefined,
-  };
-  const lookup = new LookupModule({
-    storage,
-    sessions,
-    instances: instances as InstanceRegistry,
-    hasher: core.hasher,
-    clock,
-    bus,
-    log,
-  });
-  return { ...house, sessions, lookup };
-}
-
-/** Tokens 0, 1, 2, … as a client sends them. */
-function spanOf(tokenCount: number, house: ReturnType<typeof setUp>) {
-  const writer = new MsgpackWriter();
-  writer.writeArrayHeader(tokenCount);
-  for (let token = 0; token < tokenCount; token += 1) writer.writeInteger(token);
-  return house.core.hasher.readTokens(writer.take(), 0).span;
-}
-
-function keyOf(house: ReturnType<typeof setUp>, options: KeyOptions) {
-  const { tokenCount, startToken = 0, endToken = tokenCount, workerId = null } = options;
-  const { worldSize = 1, modelName = 'm', cacheSalt = '', requestId = REQUEST_ID } = options;
-  return {
-    modelName,
-    worldSize,
-    workerId,
-    tokens: spanOf(tokenCount, house),
-    startToken,
-    endToken,
-    requestId,
-    cacheSalt,
-    readerCount: null,
-  };
-}
-
-const from = (connectionId = 1): RequestContext => ({
-  connectionId,
-  client: { reportsFailedRetrieve: false, acceptsEmptyEvent: false },
-});
-
-/** Stores the first `chunkCount` chunks of the prompt 0, 1, 2, … for every rank. */
-function storePrompt(house: ReturnType<typeof setUp>, chunkCount: number, ranks = 1): void {
-  const hashes = house.core.hasher.hashChunks(spanOf(chunkCount * CHUNK, house));
-  for (let workerId = 0; workerId < ranks; workerId += 1) {
-    const namespace = { modelName: 'm', worldSize: ranks, workerId, objectGroupId: 0 };
-    const namespaceIds = [house.storage.internNamespace({ ...namespace, cacheSalt: '' })];
-    house.store({ hashes, firstChunk: 0, chunkCount, namespaceIds });
-  }
-}
-
-function query(house: ReturnType<typeof setUp>, connectionId = 1, requestId = REQUEST_ID) {
-  const handler = house.lookup.handlers.QUERY_PREFETCH_STATUS!;
-  return handler(
-    { requestId },
-    from(connectionId),
-    LIVE_ATTEMPT,
-  ) as ReplyOf<'QUERY_PREFETCH_STATUS'>;
-}
-
-function look(house: ReturnType<typeof setUp>, options: KeyOptions, tpSize = 1): void {
-  house.lookup.handlers.LOOKUP!({ key: keyOf(house, options), tpSize }, from(), LIVE_ATTEMPT);
-}
 
 suite('lookup', (test) => {
   test('the result is the number of leading chunks, delivered once', () => {

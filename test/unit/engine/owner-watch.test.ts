@@ -66,6 +66,39 @@ suite('the owner watch', (test) => {
     });
   }
 
+  test('what a killed process leaves in shared memory is removed, with its instance', async () => {
+    const house = new WatchedHouse();
+    await house.registerOwned(OWNER, VLLM_ID);
+    await house.registerOwned({ ...OWNER, startTicks: 200 }, VLLM_ID + 1n);
+    await house.registerOwned(null, VLLM_ID + 2n);
+    assert.is(house.device.segments.size, 3 * 2 + 3 * 2, 'two layers each, and two unused');
+    house.ended.add(OWNER);
+    await house.passSeconds(1);
+    assert.is(house.device.segments.size, 10);
+    const lines = house.log.lines.filter(({ message }) => /Process 4711/.test(message));
+    assert.is(lines.length, 1);
+    assert.match(
+      lines[0]?.message as string,
+      /is dropped, and 2 segments that it left are removed/,
+    );
+    await house.passSeconds(2);
+    assert.is(house.device.segments.size, 10);
+  });
+
+  test('what a dropped worker has in shared memory is its own as long as it may live', async () => {
+    const house = new WatchedHouse();
+    await house.registerOwned(OWNER, VLLM_ID);
+    await house.registerOwned(null, VLLM_ID + 1n);
+    const { size } = house.device.segments;
+    await house.instances.drop(VLLM_ID, 'dropped');
+    house.clock.advance(3_700_000);
+    await house.settle();
+    assert.is(house.instances.instanceCount, 0);
+    house.ended.add(OWNER);
+    await house.passSeconds(2);
+    assert.is(house.device.segments.size, size);
+  });
+
   test('a copy that runs ends before the memory goes', async () => {
     const house = new WatchedHouse();
     await house.registerOwned(OWNER);

@@ -1,7 +1,7 @@
 import * as assert from 'uvu/assert';
 import type { ChunkHashes } from '../../../src/core/chunk-hasher.ts';
 import type { NamespaceKey } from '../../../src/core/namespaces.ts';
-import type { ObjectKeys } from '../../../src/core/object-table.ts';
+import { NO_SLOT, type ObjectKeys } from '../../../src/core/object-table.ts';
 import type { LookupScope } from '../../../src/engine/lookup-share.ts';
 import { SessionTable } from '../../../src/engine/session.ts';
 import { EventBus } from '../../../src/observability/events.ts';
@@ -83,6 +83,7 @@ function setUp(clock = new VirtualClock()) {
       cacheSalt: '',
       chunkCount: chunks,
       ranks: Array.from({ length: ranks }, (_, r) => r),
+      objectGroupIds: [0],
       readerCount: readers,
     };
     const task = new PrefetchTask();
@@ -136,6 +137,77 @@ suite('session ledger', (test) => {
     assert.is(storage.total, 4 * 3 + 8, 'an unknown request frees nothing');
     sessions.freeHolds('a', 1, { startChunk: 0, endChunk: 99, rank: 1 });
     assert.is(storage.total, 2 * 3 + 8, 'one rank of the two remaining chunks');
+  });
+
+  test('a read that is given up returns one reader of its rank and range, once per worker', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { chunks: 3, ranks: 2, readers: 2 }).finish();
+    const giveUp = (instanceId: bigint, rank: number, model = 'm', worldSize = 2) => {
+      const read = { instanceId, rank, startChunk: 1, endChunk: 3 };
+      sessions.giveUpRead('r', 9, { modelName: model, worldSize, read });
+    };
+    giveUp(1n, 1);
+    // slots: c0r0=0 c0r1=1 c1r0=2 c1r1=3 c2r0=4 c2r1=5
+    assert.equal([...storage.held.values()], [2, 2, 2, 1, 2, 1]);
+    giveUp(1n, 1);
+    assert.is(storage.total, 10, 'the same again changes nothing');
+    giveUp(1n, 7);
+    giveUp(1n, 0, 'another');
+    giveUp(1n, 0, 'm', 4);
+    assert.is(storage.total, 10, 'nor does what the lookup did not mean');
+    giveUp(2n, 1);
+    giveUp(3n, 1);
+    assert.equal([...storage.held.values()], [2, 2, 2, 0, 2, 0], 'no more than it holds');
+    sessions.end('r');
+    assert.is(storage.total, 0);
+  });
+
+  test("under a window, cells that are not held are nobody's to release", () => {
+    const { sessions, storage } = setUp();
+    const scope: LookupScope = {
+      connectionId: 1,
+      modelName: 'm',
+      worldSize: 1,
+      cacheSalt: '',
+      chunkCount: 3,
+      ranks: [0],
+      objectGroupIds: [0, 1],
+      readerCount: 2,
+    };
+    const task = new PrefetchTask();
+    const share = sessions.addLookup('r', { scope, hashes: hashesOf(3), task });
+    storage.take([10, 11, 12, 13], 2);
+    const slots = Uint32Array.of(10, NO_SLOT, 11, NO_SLOT, 12, 13);
+    task.complete({ slots, chunkCount: 3 });
+    assert.equal(share.remainingReaders, [2, 0, 2, 0, 2, 2]);
+    sessions.consumeHolds('r', 9, Uint32Array.of(12, 13, NO_SLOT));
+    sessions.freeHolds('r', 1, { startChunk: 0, endChunk: 1, rank: 0 });
+    assert.equal([...storage.held.values()], [0, 2, 1, 1]);
+    sessions.end('r');
+    assert.is(storage.total, 0);
+    assert.equal(storage.touched[0]?.namespaceIds, [0, 0], 'both groups are touched');
+  });
+
+  test('a retrieve without a lookup touches its chunks at the end, a store does not', () => {
+    const { sessions, storage } = setUp();
+    const scope = {
+      modelName: 'm',
+      worldSize: 2,
+      cacheSalt: '',
+      ranks: [0, 1],
+      objectGroupIds: [0],
+    };
+    sessions.recordTransfer('r', hashesOf(5));
+    assert.is(sessions.sessionCount, 0);
+    sessions.recordRetrieve('r', hashesOf(2), () => scope);
+    sessions.recordTransfer('r', hashesOf(3));
+    assert.is(sessions.sessionCount, 1);
+    assert.is(sessions.end('r'), true);
+    assert.equal(
+      storage.touched.map(({ chunkCount, namespaceIds }) => [chunkCount, namespaceIds]),
+      [[3, [0, 1]]],
+    );
+    assert.is(sessions.sizeBytes, 0);
   });
 
   test('FREE before the result is in takes effect when it comes', () => {

@@ -12,6 +12,7 @@ import {
 } from '../../../src/engine/transfer/block-lists.ts';
 import { buildKernelGroups, type KernelGroup } from '../../../src/engine/transfer/kernel-groups.ts';
 import { KV_FORMATS } from '../../../src/engine/transfer/kv-format.ts';
+import { contiguous } from '../../support/kv-tensors.ts';
 import { suite } from '../../support/suite.ts';
 
 const vectors = JSON.parse(
@@ -41,17 +42,17 @@ interface GroupSpec {
 /** One MLA layer of 128 blocks per group. */
 function groupsOf(chunkSizeTokens: number, specs: readonly GroupSpec[]): KernelGroup[] {
   return buildKernelGroups({
-    format: KV_FORMATS[3],
-    views: specs.map(({ tokensPerBlock, slotsPerBlock = tokensPerBlock }) => ({
-      dtype: 'uint8',
-      shape: [128, slotsPerBlock, 8],
-      stride: [slotsPerBlock * 8, 8, 1],
+    tensors: specs.map(({ tokensPerBlock, slotsPerBlock = tokensPerBlock }) => ({
+      format: KV_FORMATS[3],
+      view: contiguous([128, slotsPerBlock, 8], 'uint8'),
     })),
     infos: specs.map(({ tokensPerBlock, slidingWindowTokens }, index) => ({
       engineGroupId: index,
       layerIndices: [index],
       tokensPerBlock,
       slidingWindowTokens,
+      extraObjectGroupTag: 0,
+      isRecurrentState: false,
     })),
     chunkSizeTokens,
   });

@@ -2,11 +2,12 @@
 import * as assert from 'uvu/assert';
 import type { EngineGroupInfo } from '../../../src/engine/api.ts';
 import { describeKvLayout } from '../../../src/engine/transfer/kv-layout.ts';
-import { contiguous, info, layoutOf, times } from '../../support/kv-tensors.ts';
+import { contiguous, info, layoutOf, objectOf, times } from '../../support/kv-tensors.ts';
 import { suite } from '../../support/suite.ts';
 
 suite('KV format discovery', (test) => {
-  const nameOf = (options: Parameters<typeof layoutOf>[0]) => layoutOf(options).format.name;
+  const nameOf = (options: Parameters<typeof layoutOf>[0]) =>
+    layoutOf(options).groups[0]?.format.name;
 
   test('keys and values outermost win when the block count is 2 as well', () => {
     const tensors = [contiguous([2, 2, 4, 3, 8])];
@@ -30,9 +31,9 @@ suite('KV format discovery', (test) => {
 
   test('the largest number of planes and the largest object are served', () => {
     const many = layoutOf({ ...trtllm, tensors: [contiguous([1, 2048, 2, 8])] });
-    assert.is(many.plan.groups[0]?.planes.length, 4096);
+    assert.is(objectOf(many).plan.groups[0]?.planes.length, 4096);
     const large = { tensors: [contiguous([4, 2 ** 20, 2 ** 11 - 1])], chunkSizeTokens: 2 ** 20 };
-    assert.is(layoutOf(large).objectSizeBytes, 2 ** 21 * (2 ** 11 - 1));
+    assert.is(objectOf(layoutOf(large)).objectSizeBytes, 2 ** 21 * (2 ** 11 - 1));
   });
 
   const refused: [string, Parameters<typeof layoutOf>[0], RegExp][] = [
@@ -141,7 +142,7 @@ suite('kernel groups', (test) => {
     });
     assert.equal(layout.groups[0]?.layerIndices, [0, 2]);
     assert.equal(
-      layout.plan.groups[0]?.planes.map((plane) => plane.tensorIndex),
+      objectOf(layout).plan.groups[0]?.planes.map((plane) => plane.tensorIndex),
       [0, 2, 0, 2],
     );
   });
@@ -161,7 +162,7 @@ suite('kernel groups', (test) => {
       [4, 4, 64],
       [4, 2, 32],
     ]);
-    assert.is(layout.objectSizeBytes, 2 * (64 + 32) * 16 * 2);
+    assert.is(objectOf(layout).objectSizeBytes, 2 * (64 + 32) * 16 * 2);
   });
 
   test('a window of a chunk or more changes nothing', () => {
@@ -182,7 +183,7 @@ suite('kernel groups', (test) => {
     const tensors = [contiguous([2, 24, 4, 2, 8]), contiguous([2, 20, 4, 2, 8])];
     const layout = layoutOf({ tensors });
     assert.is(layout.groups.length, 1);
-    assert.is(layout.plan.groups[0]?.engineBlockCount, 20);
+    assert.is(objectOf(layout).plan.groups[0]?.engineBlockCount, 20);
   });
 
   test('the dtype and the engine group split layers of one geometry', () => {

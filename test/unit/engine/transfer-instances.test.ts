@@ -95,6 +95,17 @@ suite('the reaper', (test) => {
     assert.not.ok(registered(h));
   });
 
+  test('silence counts for nothing while the server itself stood still', async () => {
+    const h = house();
+    await h.register();
+    h.instances.ping(VLLM_ID);
+    h.clock.standStill(600_000);
+    h.clock.advance(0);
+    assert.ok(registered(h), 'its PINGs have come and are unread');
+    h.clock.advance(7_500);
+    assert.not.ok(registered(h), 'there were none');
+  });
+
   test('any request that names the worker keeps it', async () => {
     const h = house();
     await h.register();
@@ -168,7 +179,7 @@ suite('layouts and the last worker', (test) => {
     await house.register({ instanceId: 1n });
     const { wrappers } = house.newTensors(2);
     await house.register({ instanceId: 2n, wrappers: wrappers.slice(0, 1) });
-    assert.is(house.instances.findLayout('model', 1)?.objectSizeBytes, 32);
+    assert.is(house.instances.findLayout('model', 1)?.objectGroups[0]?.objectSizeBytes, 32);
   });
 
   test('a replaced worker does not end its model', async () => {

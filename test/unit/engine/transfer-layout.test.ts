@@ -12,7 +12,7 @@ import {
   type KvLayoutOptions,
 } from '../../../src/engine/transfer/kv-layout.ts';
 import { runCopyJob } from '../../support/copy-plan.ts';
-import { contiguous, layoutOf, times } from '../../support/kv-tensors.ts';
+import { contiguous, layoutOf, objectOf, times } from '../../support/kv-tensors.ts';
 import { suite } from '../../support/suite.ts';
 
 interface FormatVector {
@@ -66,8 +66,8 @@ function wireForm(vector: FormatVector): {
 
 function vectorLayout(vector: FormatVector): KvLayout {
   if (vector.value === 0) {
-    const views = [contiguous(vector.tensor_shape)];
-    return buildKvLayout({ format: KV_FORMATS[0], views, infos: [], chunkSizeTokens: 4 });
+    const tensors = [{ format: KV_FORMATS[0], view: contiguous(vector.tensor_shape) }];
+    return buildKvLayout({ tensors, infos: [], chunkSizeTokens: 4, hasSeparateObjects: false });
   }
   const { shape, ...form } = wireForm(vector);
   return layoutOf({ ...form, tensors: times(vector.tensor_count, contiguous(shape)) });
@@ -84,19 +84,19 @@ suite('KV layout against the vectors of the reference', (test) => {
     const size = vector.tensor_shape.reduce((a, b) => a * b, 1);
     const objectCount = vector.objects.length;
     const objectOffsets = (layout: KvLayout) =>
-      Float64Array.from({ length: objectCount }, (_, o) => o * layout.objectSizeBytes);
+      Float64Array.from({ length: objectCount }, (_, o) => o * objectOf(layout).objectSizeBytes);
 
     test(`${vector.format}: gather writes the object bytes of the reference`, () => {
       const layout = vectorLayout(vector);
-      if (vector.value !== 4) assert.is(layout.format.name, vector.format);
+      if (vector.value !== 4) assert.is(layout.groups[0]?.format.name, vector.format);
       const tensors = Array.from({ length: vector.tensor_count }, (_, t) =>
         Int16Array.from({ length: size }, (_, i) => t * size + i),
       );
-      const l1 = new Int16Array((layout.objectSizeBytes * objectCount) / 2);
+      const l1 = new Int16Array((objectOf(layout).objectSizeBytes * objectCount) / 2);
       const job = { direction: 'gather', objectOffsets: objectOffsets(layout), blockIds } as const;
-      runCopyJob(layout.plan, { engine: tensors.map(bytesOf), l1: bytesOf(l1) }, job);
+      runCopyJob(objectOf(layout).plan, { engine: tensors.map(bytesOf), l1: bytesOf(l1) }, job);
       assert.equal([...l1], vector.objects.flat());
-      assert.equal(layout.memoryLayout, {
+      assert.equal(objectOf(layout).memoryLayout, {
         shapes: [vector.object_shape],
         dtypes: ['int16'],
       });
@@ -114,7 +114,7 @@ suite('KV layout against the vectors of the reference', (test) => {
         skipBlocks: [Uint32Array.of(1, 0)],
       };
       const l1 = Int16Array.from(vector.objects.flat());
-      runCopyJob(layout.plan, { engine: tensors.map(bytesOf), l1: bytesOf(l1) }, job);
+      runCopyJob(objectOf(layout).plan, { engine: tensors.map(bytesOf), l1: bytesOf(l1) }, job);
       assert.equal(
         tensors.map((tensor) => [...tensor]),
         vector.scatter_skip_1_block_into_minus_ones,
@@ -149,6 +149,16 @@ suite('KV layout bytes', (test) => {
       count: layerCount,
       tensors: times(layerCount, contiguous([7, heads, slots, 2 * headSize], dtype)),
     }),
+    NL_X_NB_BS_NH_TWO_HS: ({ layerCount, slots, heads, headSize, dtype }) => ({
+      count: layerCount,
+      tensors: times(layerCount, contiguous([7, slots, heads, 2 * headSize], dtype)),
+      hints: { kvLayout: 'NHD' },
+    }),
+    NL_X_TWO_NB_NH_ONE_BS_HS: ({ layerCount, slots, heads, headSize, dtype }) => ({
+      count: layerCount,
+      tensors: times(layerCount, contiguous([2, 7, heads, 1, slots, headSize], dtype)),
+      layoutRules: 'per-layer',
+    }),
     NB_NL_TWO_NH_BS_HS: ({ layerCount, slots, heads, headSize, dtype }) => ({
       count: 1,
       engineType: 'trtllm',
@@ -171,28 +181,39 @@ suite('KV layout bytes', (test) => {
             const { count, ...form } = (forms[name] as (typeof forms)[string])(g);
             const options = { ...form, chunkSizeTokens } as Parameters<typeof layoutOf>[0];
             const layout = layoutOf(options);
-            assert.is(layout.format.name, name);
+            assert.is(layout.groups[0]?.format.name, name);
             return { layout, count, tensors: options.tensors };
           }) as [Side, Side];
-          assert.is(source.layout.objectSizeBytes, target.layout.objectSizeBytes);
+          assert.is(
+            objectOf(source.layout).objectSizeBytes,
+            objectOf(target.layout).objectSizeBytes,
+          );
           const ids = blocks.slice(0, g.blocksPerChunk * 2);
           const objectCount = Math.floor(ids.length / g.blocksPerChunk);
           fc.pre(objectCount > 0);
           const sizes = {
             objectOffsets: Float64Array.from(
               { length: objectCount },
-              (_, o) => o * source.layout.objectSizeBytes,
+              (_, o) => o * objectOf(source.layout).objectSizeBytes,
             ),
             blockIds: [Uint32Array.from(ids.slice(0, objectCount * g.blocksPerChunk))],
           };
-          const l1 = new Uint8Array(source.layout.objectSizeBytes * objectCount);
+          const l1 = new Uint8Array(objectOf(source.layout).objectSizeBytes * objectCount);
           const from = fill(source);
           const to = fill(target).map((bytes) => bytes.fill(0));
-          runCopyJob(source.layout.plan, { engine: from, l1 }, { direction: 'gather', ...sizes });
-          runCopyJob(target.layout.plan, { engine: to, l1 }, { direction: 'scatter', ...sizes });
+          runCopyJob(
+            objectOf(source.layout).plan,
+            { engine: from, l1 },
+            { direction: 'gather', ...sizes },
+          );
+          runCopyJob(
+            objectOf(target.layout).plan,
+            { engine: to, l1 },
+            { direction: 'scatter', ...sizes },
+          );
           const again = new Uint8Array(l1.length);
           runCopyJob(
-            target.layout.plan,
+            objectOf(target.layout).plan,
             { engine: to, l1: again },
             { direction: 'gather', ...sizes },
           );
@@ -233,12 +254,14 @@ suite('KV layout bytes', (test) => {
       ],
       chunkSizeTokens: 16,
     });
-    assert.is(layout.objectSizeBytes, 8192);
-    assert.equal(layout.memoryLayout.shapes, [
+    assert.is(objectOf(layout).objectSizeBytes, 8192);
+    assert.equal(objectOf(layout).memoryLayout.shapes, [
       [2, 2, 16, 24],
       [2, 1, 16, 16],
     ]);
-    const offsets = layout.plan.groups.map((group) => group.planes.map((p) => p.objectOffsetBytes));
+    const offsets = objectOf(layout).plan.groups.map((group) =>
+      group.planes.map((p) => p.objectOffsetBytes),
+    );
     assert.equal(offsets, [
       [0, 1536, 3072, 4608],
       [6144, 7168],
@@ -248,9 +271,9 @@ suite('KV layout bytes', (test) => {
   test('a padded block stride of an MLA cache is followed', () => {
     const tensor = { dtype: 'bfloat16', shape: [5, 4, 8], stride: [40, 8, 1] } as const;
     const layout = layoutOf({ tensors: [tensor] });
-    assert.is(layout.format.name, 'NL_X_NB_BS_HS');
-    assert.is(layout.plan.groups[0]?.planes[0]?.engineBlockStrideBytes, 80);
-    assert.is(layout.plan.groups[0]?.runBytes, 64);
+    assert.is(layout.groups[0]?.format.name, 'NL_X_NB_BS_HS');
+    assert.is(objectOf(layout).plan.groups[0]?.planes[0]?.engineBlockStrideBytes, 80);
+    assert.is(objectOf(layout).plan.groups[0]?.runBytes, 64);
   });
 
   test('a permuted view is read in the order of its memory', () => {
@@ -263,12 +286,12 @@ suite('KV layout bytes', (test) => {
     const layout = layoutOf({ tensors: [tensor], hints: { kvLayout: 'HND' } });
     assert.is(layout.groups[0]?.headCount, 3);
     assert.is(layout.groups[0]?.slotsPerBlock, 4);
-    const plan = layout.plan.groups[0];
+    const plan = objectOf(layout).plan.groups[0];
     assert.equal([plan?.outerCount, plan?.innerCount, plan?.runBytes], [3, 4, 16]);
   });
 
   test('a token-major block is copied as a single run', () => {
-    const plan = layoutOf({ tensors: [contiguous([2, 5, 4, 3, 8])] }).plan.groups[0];
+    const plan = objectOf(layoutOf({ tensors: [contiguous([2, 5, 4, 3, 8])] })).plan.groups[0];
     assert.equal([plan?.outerCount, plan?.innerCount, plan?.runBytes], [1, 1, 4 * 3 * 8 * 2]);
   });
 });

@@ -269,4 +269,24 @@ suite('STORE and RETRIEVE', (test) => {
     await rejects(house.call('STORE', store(8, [2, 3, 4, 5])), /does not end/);
     await rejects(storing, /told that this transfer failed/);
   });
+
+  test('while one of several given-up copies runs, too', async () => {
+    const house = new TransferHouse();
+    await house.register();
+    const attempts = [new AbandonableAttempt(), new AbandonableAttempt()] as const;
+    const releaseFirst = house.device.hold();
+    const [first, second] = attempts.map((attempt, salt) => {
+      const request = { ...store(4, [0, 1]), key: keyOf(4, { cacheSalt: `${salt}` }) };
+      return house.call('STORE', request, {}, attempt);
+    }) as [Promise<unknown>, Promise<unknown>];
+    await house.settle();
+    for (const attempt of attempts) attempt.abandon();
+    releaseFirst();
+    const releaseSecond = house.device.hold();
+    await rejects(first, /told that this transfer failed/);
+    assert.equal(house.status()['stuck_instance_ids'], [VLLM_ID]);
+    releaseSecond();
+    await rejects(second, /told that this transfer failed/);
+    assert.equal(house.status()['stuck_instance_ids'], []);
+  });
 });

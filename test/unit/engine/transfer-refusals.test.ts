@@ -1,16 +1,12 @@
 /** Refused transfers and strict RETRIEVE (spec engine 9.1, 9.3; wire 7.3) */
 import * as assert from 'uvu/assert';
+import type { ClientTraits } from '../../../src/engine/client-traits.ts';
 import { KvdError, RefusedTransferError, WithheldReplyError } from '../../../src/errors.ts';
+import { NEW_CLIENT, OLD_CLIENT } from '../../support/client-traits.ts';
 import { STUB_EVENT } from '../../support/memory-device.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
-import {
-  NEW_CLIENT,
-  retrieve,
-  store,
-  TransferHouse,
-  VLLM_ID,
-} from '../../support/transfer-house.ts';
+import { retrieve, store, TransferHouse, VLLM_ID } from '../../support/transfer-house.ts';
 
 const range = (count: number, first = 0) => Array.from({ length: count }, (_, i) => first + i);
 
@@ -168,11 +164,22 @@ suite('strict RETRIEVE', (test) => {
     const house = new TransferHouse();
     await house.register();
     const context = { connectionId: 1, client: NEW_CLIENT };
-    const request = retrieve(4, [0, 1]);
     const late = new KvdError('ERR_TIMEOUT', 'late');
-    assert.instance(house.module.refuseRetrieve(request, context, late), RefusedTransferError);
+    assert.instance(house.module.refuseRetrieve(VLLM_ID, context, late), RefusedTransferError);
     const old = { ...context, client: { ...NEW_CLIENT, reportsFailedRetrieve: false } };
-    assert.instance(house.module.refuseRetrieve(request, old, late), WithheldReplyError);
+    assert.instance(house.module.refuseRetrieve(VLLM_ID, old, late), WithheldReplyError);
     assert.not.ok(house.instances.ping(VLLM_ID));
+  });
+
+  test('a RETRIEVE of nobody knows whom gets no reply from a client that could misread it', () => {
+    const house = new TransferHouse();
+    const unread = new KvdError('ERR_WIRE_PAYLOAD', 'payload 1');
+    const refuse = (client: ClientTraits) =>
+      house.module.refuseRetrieve(null, { connectionId: 1, client }, unread);
+    assert.instance(refuse(OLD_CLIENT), WithheldReplyError);
+    assert.instance(refuse(NEW_CLIENT), RefusedTransferError);
+    const lax = new TransferHouse({ strictRetrieve: false });
+    const context = { connectionId: 1, client: OLD_CLIENT };
+    assert.instance(lax.module.refuseRetrieve(null, context, unread), RefusedTransferError);
   });
 });

@@ -1,12 +1,6 @@
 import * as assert from 'uvu/assert';
 import { NO_SLOT } from '../../../src/core/object-table.ts';
-import {
-  ALIGN_BYTES,
-  buildL1House,
-  LAYOUT_TAGS,
-  shapeOf,
-  WRITE_TTL_MS,
-} from '../../support/l1-house.ts';
+import { ALIGN_BYTES, buildL1House, RULES, shapeOf, WRITE_TTL_MS } from '../../support/l1-house.ts';
 import { suite } from '../../support/suite.ts';
 
 const units = (count: number) => count * ALIGN_BYTES;
@@ -77,7 +71,7 @@ suite('storage: store and read', (test) => {
     const { storage, l1, keysOf, store } = buildL1House({ sizeBytes: units(16) });
     const keys = keysOf(1);
     store(keys);
-    const held = l1.holdPrefix(keys, 1, LAYOUT_TAGS);
+    const held = l1.hold(keys, 1, RULES);
     assert.is(store(keys, shapeOf(ALIGN_BYTES, 8)), 0);
     storage.releaseHolds(held, 1);
     assert.is(store(keys, shapeOf(ALIGN_BYTES, 8)), 1);
@@ -90,10 +84,16 @@ suite('storage: store and read', (test) => {
     const second = { ...keys, firstChunk: 1, chunkCount: 1 };
     store({ ...second, namespaceIds: [keys.namespaceIds[0] as number] });
     store({ ...second, namespaceIds: [keys.namespaceIds[1] as number] }, shapeOf(ALIGN_BYTES, 8));
-    assert.is(l1.holdPrefix(keys, 1, LAYOUT_TAGS).length, 2);
+    assert.is(l1.hold(keys, 1, RULES).length, 2);
     assert.is(l1.statistics().readLockedCount, 2);
-    const both = new Map([...LAYOUT_TAGS, [8, 1]]);
-    assert.is(l1.holdPrefix(keys, 1, both).length, 4, 'pipeline stages differ in their layout');
+    const both = {
+      ...RULES[0]!,
+      layoutTags: new Map([
+        [7, 1],
+        [8, 1],
+      ]),
+    };
+    assert.is(l1.hold(keys, 1, [both]).length, 4, 'pipeline stages differ in their layout');
   });
 
   test('a forced clear hides pinned objects at once and frees them with their last pin', () => {
@@ -116,7 +116,7 @@ suite('storage: store and read', (test) => {
     const { storage, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(16) });
     store(keysOf(1));
     store(keysOf(2, 2));
-    const held = l1.holdPrefix(keysOf(1), 1, LAYOUT_TAGS);
+    const held = l1.hold(keysOf(1), 1, RULES);
     const { removedCount, deferredCount } = await l1.clearIdle();
     assert.equal([removedCount, deferredCount], [2, 0]);
     assert.is(hitChunks(keysOf(1)), 1);
@@ -154,9 +154,7 @@ suite('storage: eviction', (test) => {
   test('2.5 held chunks are passed over; their neighbours leave', () => {
     const { clock, l1, keysOf, store, hitChunks } = buildL1House({ sizeBytes: units(100) });
     for (let prompt = 0; prompt < 70; prompt += 1) store(keysOf(prompt));
-    const held = Array.from({ length: 56 }, (_, prompt) =>
-      l1.holdPrefix(keysOf(prompt), 1, LAYOUT_TAGS),
-    );
+    const held = Array.from({ length: 56 }, (_, prompt) => l1.hold(keysOf(prompt), 1, RULES));
     for (let prompt = 70; prompt < 90; prompt += 1) store(keysOf(prompt));
     clock.advance(5000);
     assert.is(l1.usedBytes, units(60));
@@ -170,10 +168,10 @@ suite('storage: eviction', (test) => {
     for (let prompt = 0; prompt < 45; prompt += 1) store(keysOf(prompt, 1, 2));
     clock.advance(1000);
     for (let prompt = 0; prompt < 45; prompt += 1) {
-      const found = storage.l1.holdPrefix(keysOf(prompt, 1, 2), 1, LAYOUT_TAGS);
+      const found = storage.l1.hold(keysOf(prompt, 1, 2), 1, RULES);
       const single = keysOf(prompt, 1, 2);
       const first = { ...single, namespaceIds: single.namespaceIds.slice(0, 1) };
-      const hasFirst = storage.l1.holdPrefix(first, 1, LAYOUT_TAGS);
+      const hasFirst = storage.l1.hold(first, 1, RULES);
       assert.is(hasFirst.length, found.length / 2, `prompt ${prompt} is whole or gone`);
       storage.releaseHolds(found, 1);
       storage.releaseHolds(hasFirst, 1);
@@ -194,9 +192,7 @@ suite('storage: eviction', (test) => {
       failedCount += keyCount;
     });
     for (let prompt = 0; prompt < 8; prompt += 1) store(keysOf(prompt));
-    const held = Array.from({ length: 8 }, (_, prompt) =>
-      l1.holdPrefix(keysOf(prompt), 1, LAYOUT_TAGS),
-    );
+    const held = Array.from({ length: 8 }, (_, prompt) => l1.hold(keysOf(prompt), 1, RULES));
     assert.is(store(keysOf(50)), 0);
     assert.is(failedCount, 1);
     for (const slots of held) l1.releaseHolds(slots, 1);
@@ -242,7 +238,7 @@ suite('storage: eviction', (test) => {
     const house = buildL1House({ sizeBytes: units(count), watermarkRatio: 1 });
     for (let prompt = 0; prompt < count; prompt += 1) house.store(house.keysOf(prompt));
     const held = Array.from({ length: count - 10 }, (_, prompt) =>
-      house.l1.holdPrefix(house.keysOf(prompt), 1, LAYOUT_TAGS),
+      house.l1.hold(house.keysOf(prompt), 1, RULES),
     );
     assert.is(house.store(house.keysOf(count + 1, 3)), 3);
     for (const slots of held) house.l1.releaseHolds(slots, 1);
