@@ -24,6 +24,7 @@ import type { Room, Version } from './room.ts';
 import { addCacheRoutes } from './routes/cache.ts';
 import { addHealthRoutes } from './routes/health.ts';
 import { addKvCacheRoutes } from './routes/kvcache.ts';
+import { addPrefetchRoutes } from './routes/prefetches.ts';
 import { addStateRoutes, metricsResponse } from './routes/state.ts';
 import { createGuard } from './security.ts';
 import { ValidationError } from './validation.ts';
@@ -42,7 +43,7 @@ export interface HttpAppOptions {
 }
 
 /** Asked every few seconds by machines; their lines would hide the others. */
-const QUIET_PATHS = new Set(['/', '/healthcheck', '/readyz', '/metrics']);
+const QUIET_PATHS = new Set(['/', '/healthcheck', '/readyz', '/status', '/metrics']);
 
 function logRequests(log: Logger, clock: Clock): MiddlewareHandler {
   return async (c, next) => {
@@ -118,6 +119,7 @@ export function createHttpApp(options: HttpAppOptions): Hono {
   addStateRoutes(room);
   addCacheRoutes(room, new OneAtATime());
   addKvCacheRoutes(room, new OneAtATime());
+  addPrefetchRoutes(room);
   return app;
 }
 

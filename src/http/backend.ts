@@ -34,6 +34,19 @@ export interface ChecksumTarget {
   checksum(request: ChecksumRequest): Promise<BlockChecksums>;
 }
 
+export interface WarmPrefetch {
+  readonly modelName: string;
+  readonly worldSize: number;
+  readonly tokenIds: readonly number[];
+  readonly cacheSalt: string;
+}
+
+export interface WarmPrefetchOutcome {
+  /** Objects that are in L1 now, from the start of the prompt on. */
+  readonly foundKeyCount: number;
+  readonly totalKeyCount: number;
+}
+
 export interface HttpBackend {
   /** Keys of spec http 7.1, in their order. Instance ids may be bigints. */
   status(): Record<string, unknown>;
@@ -45,6 +58,14 @@ export interface HttpBackend {
   checksumTarget(instanceId: bigint): ChecksumTarget | 'not-enabled' | 'unknown';
   /** False when no such instance is registered. */
   dropInstance(instanceId: bigint): Promise<boolean>;
+  /** Some worker of this model and world size is registered. */
+  hasLayout(modelName: string, worldSize: number): boolean;
+  /** Null: the prompt is shorter than a chunk, or its model has just left. */
+  startPrefetch(
+    prefetch: WarmPrefetch,
+  ): Promise<{ readonly requestId: string; readonly chunkCount: number } | null>;
+  /** The outcome is handed out once; null: no such job. */
+  takePrefetch(requestId: string): WarmPrefetchOutcome | 'pending' | null;
   metricsText(): Promise<string>;
   /** Everything that is configured, secrets masked. */
   config(): Record<string, unknown>;

@@ -6,8 +6,9 @@ import type { Dispatcher } from '../engine/dispatch.ts';
 import type { InstanceRegistry } from '../engine/instances.ts';
 import type { LookupModule } from '../engine/lookup.ts';
 import type { EngineDrivenTransferModule } from '../engine/transfer/engine-driven.ts';
-import { countLayers } from '../engine/transfer/kv-layout.ts';
+import { blockAxesOf, countLayers } from '../engine/transfer/kv-layout.ts';
 import type { LMCacheDrivenTransferModule } from '../engine/transfer/lmcache-driven.ts';
+import type { WarmPrefetcher } from '../engine/warm-prefetch.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import type {
   BlockChecksums,
@@ -16,6 +17,8 @@ import type {
   ClearResult,
   HttpBackend,
   Readiness,
+  WarmPrefetch,
+  WarmPrefetchOutcome,
 } from './backend.ts';
 
 const SELF_PING_MS = 2_000;
@@ -32,6 +35,7 @@ export interface EngineBackendOptions {
   readonly storage: StorageManager;
   readonly instances: InstanceRegistry;
   readonly lookup: LookupModule;
+  readonly warmPrefetcher: WarmPrefetcher;
   /** Null: not loaded; then it adds no keys. */
   readonly lmcacheDriven: LMCacheDrivenTransferModule | null;
   readonly engineDriven: EngineDrivenTransferModule | null;
@@ -121,17 +125,29 @@ export class EngineBackend implements HttpBackend {
     if (!lmcacheDriven) return 'not-enabled';
     const instance = instances.lookup(instanceId);
     if (!instance) return 'unknown';
-    const { layout } = instance;
+    const { layout, handle } = instance;
     const blockCounts = layout.groups.map((group) => group.blockCount);
     return {
       layerCount: countLayers(layout),
-      blockCount: layout.format.blockAxis === null ? null : Math.min(...blockCounts),
+      blockCount: blockAxesOf(layout, handle.tensors.length) ? Math.min(...blockCounts) : null,
       checksum: (request) => checksumOf(lmcacheDriven, instanceId, request),
     };
   }
 
   dropInstance(instanceId: bigint): Promise<boolean> {
     return this.#options.instances.drop(instanceId, 'dropped');
+  }
+
+  hasLayout(modelName: string, worldSize: number): boolean {
+    return this.#options.warmPrefetcher.hasLayout(modelName, worldSize);
+  }
+
+  startPrefetch(prefetch: WarmPrefetch): ReturnType<WarmPrefetcher['start']> {
+    return this.#options.warmPrefetcher.start(prefetch);
+  }
+
+  takePrefetch(requestId: string): WarmPrefetchOutcome | 'pending' | null {
+    return this.#options.warmPrefetcher.take(requestId);
   }
 
   metricsText(): Promise<string> {

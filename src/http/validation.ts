@@ -62,6 +62,54 @@ export class FieldReader {
     return fallback;
   }
 
+  /** A field of a JSON body: an integer, or a text that is one. Undefined = absent. */
+  bodyInteger(loc: Location, raw: unknown, fallback: bigint | null): bigint {
+    if (raw === undefined) {
+      if (fallback === null) this.#missing(loc);
+      return fallback ?? 0n;
+    }
+    if (typeof raw === 'string') return this.integer(loc, raw, 0n);
+    if (typeof raw === 'number' && Number.isSafeInteger(raw)) return BigInt(raw);
+    const isFraction = typeof raw === 'number' && !Number.isInteger(raw);
+    const msg = isFraction
+      ? 'Input should be a valid integer, got a number with a fractional part'
+      : 'Input should be a valid integer';
+    this.#issues.push({ type: isFraction ? 'int_from_float' : 'int_type', loc, msg, input: raw });
+    return 0n;
+  }
+
+  /** A list of integers. Absent: empty, or an issue when it is required. */
+  bodyIntegers(loc: Location, raw: unknown, options: { isRequired: boolean }): number[] {
+    if (raw === undefined) {
+      if (options.isRequired) this.#missing(loc);
+      return [];
+    }
+    if (!Array.isArray(raw)) {
+      this.#issues.push({
+        type: 'list_type',
+        loc,
+        msg: 'Input should be a valid list',
+        input: raw,
+      });
+      return [];
+    }
+    return raw.map((entry, index) => {
+      const isPlain = typeof entry === 'number' && Number.isSafeInteger(entry);
+      return isPlain ? entry : Number(this.bodyInteger([...loc, index], entry, null));
+    });
+  }
+
+  bodyText(loc: Location, raw: unknown, fallback: string | null): string {
+    if (raw === undefined) {
+      if (fallback === null) this.#missing(loc);
+      return fallback ?? '';
+    }
+    if (typeof raw === 'string') return raw;
+    const msg = 'Input should be a valid string';
+    this.#issues.push({ type: 'string_type', loc, msg, input: raw });
+    return '';
+  }
+
   choice<T extends string>(loc: Location, raw: unknown, choices: readonly T[], fallback: T): T {
     if (raw === undefined) return fallback;
     const choice = choices.find((entry) => entry === raw);
@@ -76,6 +124,16 @@ export class FieldReader {
   finish(): void {
     if (this.#issues.length > 0) throw new ValidationError(this.#issues);
   }
+
+  #missing(loc: Location): void {
+    this.#issues.push({ type: 'missing', loc, msg: 'Field required', input: null });
+  }
+}
+
+/** As `readBodyFields`, where a request without a body is a mistake. */
+export async function requireBodyFields(request: Request): Promise<Record<string, unknown>> {
+  if (request.body === null) bodyIssue('missing', 'Field required', null);
+  return await readBodyFields(request);
 }
 
 function bodyIssue(type: string, msg: string, input: unknown, loc: Location = ['body']): never {

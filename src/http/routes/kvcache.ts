@@ -1,7 +1,7 @@
 /**
- * `GET /kvcache/check`: MD5 of blocks of a registered KV cache, to compare before and after a
- * store and retrieve (spec http 5.8). The order of the checks is the reference's, its tools show
- * the first text.
+ * MD5 of blocks of a registered KV cache, to compare before and after a store and retrieve (spec
+ * http 5.8): `GET /kvcache/check` for the tools of 0.5.0, `POST /cache/checksums` for later ones.
+ * The order of the checks is the reference's, its tools show the first text.
  */
 import type { Context } from 'hono';
 import { HTTPException } from 'hono/http-exception';
@@ -10,7 +10,7 @@ import { formatBlockIds, parseBlockIds } from '../block-ids.ts';
 import { jsonResponse } from '../json.ts';
 import type { OneAtATime } from '../one-at-a-time.ts';
 import { backendOf, type Room } from '../room.ts';
-import { FieldReader } from '../validation.ts';
+import { FieldReader, requireBodyFields } from '../validation.ts';
 
 /** Digests of one answer, over all layers: 4 MB of text and some seconds of small copies. */
 const CHECKSUM_COUNT_MAX = 65_536;
@@ -23,10 +23,32 @@ function refuse(status: Status, message: string): never {
   throw new HTTPException(status, { message });
 }
 
-function readQuery(c: Context) {
+interface ChecksumQuestion {
+  /** Null: the text could not be read. */
+  readonly blockIds: readonly number[] | null;
+  readonly chunkSizeBlocks: number;
+  readonly instanceId: bigint;
+  readonly isLayerwise: boolean;
+}
+
+async function readBody(c: Context): Promise<ChecksumQuestion> {
+  const body = await requireBodyFields(c.req.raw);
+  const fields = new FieldReader();
+  const question = {
+    blockIds: fields.bodyIntegers(['body', 'block_ids'], body['block_ids'], { isRequired: false }),
+    chunkSizeBlocks: Number(fields.bodyInteger(['body', 'chunk_size'], body['chunk_size'], 0n)),
+    instanceId: fields.bodyInteger(['body', 'instance_id'], body['instance_id'], 0n),
+    isLayerwise: fields.boolean(['body', 'layerwise'], body['layerwise'], false),
+  };
+  fields.finish();
+  return question;
+}
+
+function readQuery(c: Context): ChecksumQuestion {
+  const text = c.req.query('block_ids') ?? '';
   const fields = new FieldReader();
   const query = {
-    blockIdText: c.req.query('block_ids') ?? '',
+    blockIds: text === '' ? [] : parseBlockIds(text),
     chunkSizeBlocks: Number(fields.integer(['query', 'chunk_size'], c.req.query('chunk_size'), 0n)),
     instanceId: fields.integer(['query', 'instance_id'], c.req.query('instance_id'), 0n),
     isLayerwise: fields.boolean(['query', 'layerwise'], c.req.query('layerwise'), false),
@@ -44,10 +66,10 @@ function findTarget(room: Room, instanceId: bigint): ChecksumTarget {
   return target;
 }
 
-function checkBlockIds(text: string, chunkSizeBlocks: number, target: ChecksumTarget): number[] {
-  if (text === '') refuse(400, 'block_ids is required');
-  const ids = parseBlockIds(text);
+function checkBlockIds(question: ChecksumQuestion, target: ChecksumTarget): readonly number[] {
+  const { blockIds: ids, chunkSizeBlocks } = question;
   if (ids === null) refuse(400, 'Invalid block_ids format');
+  if (ids.length === 0) refuse(400, 'block_ids is required');
   if (chunkSizeBlocks <= 0) refuse(400, 'chunk_size must be positive');
   if (target.layerCount === 0) refuse(404, 'kv_caches empty');
   const { blockCount } = target;
@@ -73,22 +95,31 @@ function checkCost(blockCount: number, chunkSizeBlocks: number, layerCount: numb
   }
 }
 
-export function addKvCacheRoutes(room: Room, heavy: OneAtATime): void {
-  room.app.get('/kvcache/check', room.guard('sensitive'), async (c) => {
-    const { blockIdText, chunkSizeBlocks, instanceId, isLayerwise } = readQuery(c);
-    const target = findTarget(room, instanceId);
-    const blockIds = checkBlockIds(blockIdText, chunkSizeBlocks, target);
-    checkCost(blockIds.length, chunkSizeBlocks, target.layerCount);
-    const checksums = await heavy.run(() =>
-      target.checksum({ blockIds, chunkSizeBlocks, isLayerwise }),
-    );
-    return jsonResponse({
-      status: 'success',
-      chunk_size: chunkSizeBlocks,
-      num_chunks: Math.ceil(blockIds.length / chunkSizeBlocks),
-      chunk_checksums: checksums,
-      layerwise: isLayerwise,
-      block_id_ranges: formatBlockIds(blockIds),
-    });
+async function answer(
+  room: Room,
+  heavy: OneAtATime,
+  question: ChecksumQuestion,
+): Promise<Response> {
+  const { chunkSizeBlocks, isLayerwise } = question;
+  const target = findTarget(room, question.instanceId);
+  const blockIds = checkBlockIds(question, target);
+  checkCost(blockIds.length, chunkSizeBlocks, target.layerCount);
+  const request = { blockIds, chunkSizeBlocks, isLayerwise };
+  const checksums = await heavy.run(() => target.checksum(request));
+  return jsonResponse({
+    status: 'success',
+    chunk_size: chunkSizeBlocks,
+    num_chunks: Math.ceil(blockIds.length / chunkSizeBlocks),
+    chunk_checksums: checksums,
+    layerwise: isLayerwise,
+    block_id_ranges: formatBlockIds(blockIds),
   });
+}
+
+export function addKvCacheRoutes(room: Room, heavy: OneAtATime): void {
+  const { app, guard } = room;
+  app.get('/kvcache/check', guard('sensitive'), (c) => answer(room, heavy, readQuery(c)));
+  app.post('/cache/checksums', guard('sensitive'), async (c) =>
+    answer(room, heavy, await readBody(c)),
+  );
 }

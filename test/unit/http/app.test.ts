@@ -8,6 +8,7 @@ import {
 } from '../../../src/http/app.ts';
 import { silentLogger } from '../../../src/observability/log.ts';
 import { house, type Json, json } from '../../support/http-house.ts';
+import { RecordingLogger } from '../../support/recording-logger.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
 import idle from '../../vectors/http/0.5.0-idle.json' with { type: 'json' };
@@ -156,6 +157,26 @@ suite('http: state', (test) => {
     backend.statusDocument = { registered_gpu_ids: [9_223_372_036_854_775_807n], text: 'é' };
     const text = await (await app.request('/status')).text();
     assert.is(text, '{"registered_gpu_ids":[9223372036854775807],"text":"é"}');
+  });
+
+  test('what is asked every few seconds is a detail of the log, the rest is not', async () => {
+    const log = new RecordingLogger();
+    const { backend } = house();
+    const app = createHttpApp({
+      ...{ token: null, log, clock: new VirtualClock(), findBackend: () => backend },
+      version: { version: '1.2.3', commit: 'abc' },
+    });
+    const levelOf = async (path: string, method = 'GET') => {
+      await app.request(path, { method });
+      const line = log.lines.at(-1);
+      assert.is(line?.message, `${method} ${path}`);
+      return line?.level;
+    };
+    for (const path of ['/', '/healthcheck', '/readyz', '/status', '/metrics']) {
+      assert.is(await levelOf(path), 'debug', path);
+    }
+    assert.is(await levelOf('/config'), 'info');
+    assert.is(await levelOf('/clear-cache', 'POST'), 'info');
   });
 
   test('versions are JSON strings, with NA for what is unknown', async () => {

@@ -26,6 +26,49 @@ suite('http: block checksums', (test) => {
     assert.is(body['layerwise'], true);
   });
 
+  test('the question of later releases gets the same answer', async () => {
+    const { app, backend } = house();
+    backend.addTarget(1000n, 2, 16);
+    const ask = (body: unknown) =>
+      app.request('/cache/checksums', {
+        method: 'POST',
+        headers: { 'content-type': 'application/json' },
+        body: body === undefined ? null : JSON.stringify(body),
+      });
+    const question = { block_ids: [0, 1, 2, '3'], chunk_size: 2, instance_id: '1000' };
+    assert.is(
+      await (await ask(question)).text(),
+      '{"status":"success","chunk_size":2,"num_chunks":2,"chunk_checksums":["aa","bb"],' +
+        '"layerwise":false,"block_id_ranges":[[0,3]]}',
+    );
+    const perLayer = await json(await ask({ ...question, layerwise: true }));
+    assert.equal(perLayer['chunk_checksums'], { layer_0: ['aa'], layer_1: ['bb'] });
+
+    const refusal = async (body: unknown) => {
+      const response = await ask(body);
+      return [response.status, (await json(response))['detail']];
+    };
+    const missing = { type: 'missing', loc: ['body'], msg: 'Field required', input: null };
+    assert.equal(await refusal(undefined), [422, [missing]]);
+    assert.equal(await refusal({}), [404, 'instance_id 0 not registered']);
+    assert.equal(await refusal({ ...question, block_ids: [] }), [400, 'block_ids is required']);
+    assert.equal(await refusal({ ...question, chunk_size: 0 }), [
+      400,
+      'chunk_size must be positive',
+    ]);
+    assert.equal(await refusal({ block_ids: ['a'] }), [
+      422,
+      [
+        {
+          type: 'int_parsing',
+          loc: ['body', 'block_ids', 0],
+          msg: 'Input should be a valid integer, unable to parse string as an integer',
+          input: 'a',
+        },
+      ],
+    ]);
+  });
+
   test('errors come in the order of the reference', async () => {
     const { app, backend } = house();
     const ask = async (query: string) => {
