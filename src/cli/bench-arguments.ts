@@ -26,6 +26,7 @@ interface RawOptions extends ReportOptions {
   readonly url?: string;
   readonly mode: string;
   readonly transferMode: BenchOptions['transferMode'];
+  readonly dialect: BenchOptions['dialect'];
   readonly kvcacheShapeSpec?: string;
   readonly layers?: string;
   readonly heads?: string;
@@ -58,6 +59,7 @@ function benchCommand(): Command {
     .option('--rpc-url <url>', 'message port of the server', 'tcp://localhost:5555')
     .option('--url <url>', 'HTTP address of the server: check and show its state, too')
     .addOption(choice('--transfer-mode <mode>', 'who copies', ['auto', ...MODES]).default('auto'))
+    .addOption(choice('--dialect <name>', 'client generation', ['A', 'B', 'C']).default('A'))
     .addOption(choice('--mode <mode>', 'memory of the workers', ['cpu', 'gpu']).default('cpu'))
     .option('--num-tokens <n>', 'tokens of a prompt; whole chunks of it are stored', '512')
     .option('--requests <n>', `how many (default: ${REQUEST_COUNT}; endless with --duration)`)
@@ -95,6 +97,7 @@ export function parseBenchArguments(argv: readonly string[]): BenchArguments | n
   const bench = {
     url: readUrl(options.rpcUrl, problems),
     transferMode: options.transferMode,
+    dialect: options.dialect,
     geometry,
     tokenCount: reader.integer('--num-tokens', options.numTokens, 1),
     ...readRange(options, reader),

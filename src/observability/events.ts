@@ -4,7 +4,40 @@
  * event at once, isolates their errors, and costs one array check when nobody listens.
  */
 
+/** What chunks belong to, beside their tokens. */
+export interface ChunkScope {
+  readonly modelName: string;
+  readonly worldSize: number;
+  /** The tenant. */
+  readonly cacheSalt: string;
+}
+
+/**
+ * Consecutive chunks of one prompt. `tokenIds` has the tokens of all of them, the same number for
+ * each; `parentHash` is the hash of the chunk before the first, null at the start of a prompt.
+ */
+export interface StoredChunks extends ChunkScope {
+  readonly hashes: readonly Uint8Array[];
+  readonly parentHash: Uint8Array | null;
+  readonly tokenIds: Uint32Array;
+}
+
+export interface RemovedChunks extends ChunkScope {
+  readonly hashes: readonly Uint8Array[];
+}
+
 export interface EventCatalogue {
+  /**
+   * Chunks of which L1 now holds every object. The next four follow the content of L1 exactly: for
+   * each chunk stored and removed alternate, in the order in which it happens.
+   */
+  'l1.chunks.stored': StoredChunks;
+  /** Chunks of which L1 does not hold every object any more. */
+  'l1.chunks.removed': RemovedChunks;
+  /** None of the chunks that were stored is left. */
+  'l1.chunks.cleared': Record<string, never>;
+  /** Some chunks are gone and it is not known which: none may be relied on. */
+  'l1.chunks.lost': Record<string, never>;
   'l1.read.reserved': { keyCount: number };
   'l1.write.reserved': { keyCount: number };
   'l1.write.finished': { slots: Uint32Array };

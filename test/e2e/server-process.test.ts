@@ -94,6 +94,28 @@ suite('server process', (test) => {
     assert.equal(left, []);
   });
 
+  test('rehearses unseen: every request is served, and nothing of it is left', async () => {
+    const ports = await freePorts();
+    const server = startServer(ports, ['--log-level', 'DEBUG']);
+    try {
+      await server.until(/rehearsal.* ms /);
+      const [, served, sent] = /rehearsal: (\d+) of (\d+) requests served/.exec(server.output())!;
+      assert.ok(Number(sent) > 100);
+      assert.is(served, sent);
+      const url = `http://127.0.0.1:${ports.httpPort}`;
+      const status = (await (await fetch(`${url}/status`)).json()) as Record<string, never>;
+      assert.is(status['active_sessions'], 0);
+      assert.is(status['storage_manager']!['l1_manager']!['total_object_count'], 0);
+      assert.is(status['storage_manager']!['l1_manager']!['memory_used_bytes'], 0);
+      assert.not.match(JSON.stringify(status), /rehears/);
+      const metrics = await (await fetch(`${url}/metrics`)).text();
+      assert.not.match(metrics, /rehears|PREPARE_STORE/);
+    } finally {
+      assert.is(await stopped(server), 0, server.output());
+    }
+    assert.not.match(server.output(), /Stored|Registered/);
+  });
+
   test('SIGINT ends it with 0 too, and SIGHUP does not end it', async () => {
     const server = startServer(await freePorts());
     await server.until(SERVING);

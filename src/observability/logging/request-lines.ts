@@ -1,11 +1,14 @@
 /**
  * Log lines about single requests, in the words that people and scripts look for (cli.md 6).
  *
- * A store or retrieve moves megabytes, so its line (2 µs, nothing when INFO is off) is none of its
- * costs. Workers can come and go as often as they like: one line per worker and minute.
+ * A transfer's line is written behind its reply, in the same turn of the event loop: a worker waits
+ * for the reply, and stderr takes 15 µs. Workers can come and go as often as they like: one line
+ * per worker and minute.
  */
-import type { EventBus } from '../events.ts';
+import type { EventBus, EventCatalogue } from '../events.ts';
 import type { Logger } from '../log.ts';
+
+type Transfer = EventCatalogue['mp.store.end' | 'mp.retrieve.end'];
 
 export function logRequests(bus: EventBus, log: Logger): void {
   bus.subscribe('instance.registered', ({ instanceId, layerCount, modelName }) => {
@@ -16,10 +19,10 @@ export function logRequests(bus: EventBus, log: Logger): void {
     const message = `Unregistered KV cache for GPU ID ${instanceId}`;
     log.limited('info', `go:${instanceId}`, message, { reason });
   });
-  bus.subscribe('mp.store.end', ({ requestId, tokenCount, seconds }) => {
-    log.info(`Stored ${tokenCount} tokens in ${seconds.toFixed(3)} seconds`, { requestId });
-  });
-  bus.subscribe('mp.retrieve.end', ({ requestId, tokenCount, seconds }) => {
-    log.info(`Retrieved ${tokenCount} tokens in ${seconds.toFixed(3)} seconds`, { requestId });
-  });
+  const logTransfer = (verb: string, { requestId, tokenCount, seconds }: Transfer) => {
+    const message = `${verb} ${tokenCount} tokens in ${seconds.toFixed(3)} seconds`;
+    setImmediate(() => log.info(message, { requestId }));
+  };
+  bus.subscribe('mp.store.end', (transfer) => logTransfer('Stored', transfer));
+  bus.subscribe('mp.retrieve.end', (transfer) => logTransfer('Retrieved', transfer));
 }

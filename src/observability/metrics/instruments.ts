@@ -20,12 +20,19 @@ export interface Instrument {
 
 type Read = Instrument['read'];
 
-const gauge = (name: string, unit: string, help: string, read: Read): Instrument => ({
+const gauge = (
+  name: string,
+  unit: string,
+  help: string,
+  read: Read,
+  label?: string,
+): Instrument => ({
   name,
   kind: 'gauge',
   unit,
   help,
   read,
+  ...(label ? { label } : {}),
 });
 
 const counter = (
@@ -53,6 +60,12 @@ const REFERENCE: readonly Instrument[] = [
     '',
     'Lookups whose result nobody has fetched',
     (s) => s.prefetchJobCount,
+  ),
+  gauge(
+    'lmcache_mp.kv_events.log_depth',
+    '',
+    'KV events kept for subscribers that come later or come back',
+    (s) => s.kvEventLogDepth,
   ),
   counter(
     'lmcache_mp.l1_eviction_loop_ticks',
@@ -97,10 +110,24 @@ const STATE: readonly Instrument[] = [
     'Requests without a reply so far',
     (s) => s.inFlightRequestCount,
   ),
+  gauge(
+    'kvd.clients',
+    '',
+    'Connections heard from lately, by the client generation that they are treated as',
+    (s) => s.clientCounts,
+    'dialect',
+  ),
 ];
 
 const REQUESTS: readonly Instrument[] = [
   counter('kvd.requests', '', 'Requests by operation', (s) => s.requestCounts, 'operation'),
+  counter(
+    'kvd.requests_by_dialect',
+    '',
+    'Requests by the client generation that they were understood as',
+    (s) => s.requestCountsByDialect,
+    'dialect',
+  ),
   counter(
     'kvd.requests_failed',
     '',

@@ -20,8 +20,13 @@ export interface MetricsSnapshot {
   readonly isEngineDrivenShm: boolean;
   readonly quarantinedBytes: number;
   readonly prefetchJobCount: number;
+  readonly kvEventLogDepth: number;
   readonly inFlightRequestCount: number;
   readonly requestCounts: Counts;
+  /** By generation of clients. */
+  readonly requestCountsByDialect: Counts;
+  /** Connections that are remembered, by generation of clients. */
+  readonly clientCounts: Counts;
   readonly failedRequestCounts: Counts;
 }
 

@@ -28,6 +28,7 @@ suite('arguments of kvd bench', (test) => {
     assert.equal(bench, {
       url: 'tcp://localhost:5555',
       transferMode: 'auto',
+      dialect: 'A',
       geometry: {
         blockCount: null,
         slotsPerBlock: 16,

@@ -20,11 +20,17 @@ const SNAPSHOT: MetricsSnapshot = {
   instanceCount: 1,
   isEngineDrivenShm: true,
   quarantinedBytes: 4096,
+  kvEventLogDepth: 7,
   prefetchJobCount: 3,
   inFlightRequestCount: 0,
   requestCounts: new Map([
     ['LOOKUP', 7],
     ['PING', 9],
+  ]),
+  requestCountsByDialect: new Map([['C', 16]]),
+  clientCounts: new Map([
+    ['C', 2],
+    ['undetermined', 1],
   ]),
   failedRequestCounts: new Map(),
 };
@@ -51,11 +57,13 @@ function parse(text: string): Map<string, number> {
 }
 
 suite('metrics text', (test) => {
-  test('gauges of the reference keep their names', async () => {
+  test('gauges of the reference keep their names, ours have their labels', async () => {
     const samples = parse(await house().text.text());
     assert.is(samples.get('lmcache_mp_l1_memory_usage_bytes'), 256);
     assert.is(samples.get('lmcache_mp_l1_usage_ratio'), 0.25);
     assert.is(samples.get('lmcache_mp_active_prefetch_jobs'), 3);
+    assert.is(samples.get('kvd_clients{dialect="undetermined"}'), 1);
+    assert.is(samples.get('kvd_requests_by_dialect_total{dialect="C"}'), 16);
     const empty = parse(await house({ l1TotalBytes: 0, l1UsedBytes: 0 }).text.text());
     assert.is(empty.get('lmcache_mp_l1_usage_ratio'), 0);
   });

@@ -1,4 +1,5 @@
 /** Lines about single requests, and how many a client can cause */
+import { setImmediate as eventLoopTurn } from 'node:timers/promises';
 import * as assert from 'uvu/assert';
 import { EventBus } from '../../../src/observability/events.ts';
 import { createLogger } from '../../../src/observability/log.ts';
@@ -27,6 +28,8 @@ suite('request lines', (test) => {
     const transfer = { requestId: 'r-1', tokenCount: 512, bytes: 1, seconds: 0.0123 };
     bus.publish('mp.store.end', transfer);
     bus.publish('mp.retrieve.end', transfer);
+    assert.is(lines.length, 0, 'the replies come first');
+    await eventLoopTurn();
     assert.match(lines[0]!, /INFO: Stored 512 tokens in 0\.012 seconds requestId=r-1 /);
     assert.match(lines[1]!, /INFO: Retrieved 512 tokens in 0\.012 seconds requestId=r-1 /);
   });
