@@ -5,7 +5,7 @@
 import { setImmediate as eventLoopTurn } from 'node:timers/promises';
 import * as assert from 'uvu/assert';
 import { Dealer } from 'zeromq';
-import { DIALECTS, operationIdOf } from '../../src/wire/dialect.ts';
+import { idA } from '../support/calls.ts';
 import { BIG, hitsOf, lookup, promptOf, SMALL } from '../support/fake-worker.ts';
 import { rejects } from '../support/rejects.ts';
 import { expectAnswers, expectCalm, isFullRun, scenario, TAIL_SHARE } from '../support/scenario.ts';
@@ -17,7 +17,7 @@ const ANSWER_MS = 100;
 const QUEUE_BYTES_MAX = 64 * 1024 * 1024;
 /** A reply repeats the uid, so 20,000 of these are more than the bound and all socket buffers. */
 const UID_BYTES = 5 * 1024;
-const NOOP = Buffer.of(operationIdOf(DIALECTS[0]!, 'NOOP'));
+const NOOP = Buffer.of(idA('NOOP'));
 
 suite('lesson 5: clients that stop, crash or misbehave', (test) => {
   test(
