@@ -93,11 +93,20 @@ export class MemoryStorage implements TransferStorage {
     });
   }
 
-  finishStore(slots: Uint32Array): void {
-    for (const object of this.#at(slots)) {
+  /** Set by tests: reservations whose time is over when they are finished. */
+  hasExpired = false;
+
+  finishStore(slots: Uint32Array): number {
+    if (this.hasExpired) {
+      this.discardStore(slots);
+      return 0;
+    }
+    const objects = this.#at(slots);
+    for (const object of objects) {
       object.state = 'resident';
       object.pinCount -= 1;
     }
+    return objects.length;
   }
 
   discardStore(slots: Uint32Array): void {

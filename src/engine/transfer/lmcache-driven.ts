@@ -27,7 +27,7 @@ import type { Device } from '../../device/device.ts';
 import { KvdError, RefusedTransferError, toKvdError, WithheldReplyError } from '../../errors.ts';
 import type { EventBus } from '../../observability/events.ts';
 import type { Logger } from '../../observability/log.ts';
-import type { InstanceId, RetrieveRequest, StoreRequest, TransferReply } from '../api.ts';
+import type { CacheKey, InstanceId, RetrieveRequest, StoreRequest, TransferReply } from '../api.ts';
 import type { RequestContext } from '../client-traits.ts';
 import type { Attempt, EngineModule, HandlerTable } from '../handlers.ts';
 import { type InstanceRegistry, type KvCacheInstance, PROCESS_ID_BOUND } from '../instances.ts';
@@ -76,6 +76,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
   readonly #stuckCopies = new Map<Attempt, InstanceId>();
   #storeCount = 0;
   #retrieveCount = 0;
+  /** Objects whose copy had ended, and which were not readable then. */
+  #lostObjectCount = 0;
   #refusedCount = 0;
   #withheldCount = 0;
   #overdueCount = 0;
@@ -102,6 +104,7 @@ export class LMCacheDrivenTransferModule implements EngineModule {
       lmcache_driven_transfer: {
         store_count: this.#storeCount,
         retrieve_count: this.#retrieveCount,
+        lost_object_count: this.#lostObjectCount,
         refused_transfer_count: this.#refusedCount,
         withheld_retrieve_count: this.#withheldCount,
         overdue_transfer_count: this.#overdueCount,
@@ -210,11 +213,26 @@ export class LMCacheDrivenTransferModule implements EngineModule {
       for (const { slots } of copies) storage.discardStore(slots);
       throw error;
     }
-    for (const { slots } of copies) storage.finishStore(slots);
+    this.#finish(request.key, copies);
     announcer?.announce({ key: request.key, hashes, ...range });
     this.#storeCount += 1;
     reportTransfer(this.#options, 'mp.store.end', { ...describe(request), sizeBytes, startMs });
     return { event, ok: true };
+  }
+
+  /** A cache may forget anything, so a STORE that was overtaken is no failure; it is counted. */
+  #finish(key: CacheKey, copies: readonly ObjectCopy[]): void {
+    const { storage, log } = this.#options;
+    let lostCount = 0;
+    for (const { slots, offsets } of copies) {
+      const reservedCount = offsets.reduce((n, offset) => (offset >= 0 ? n + 1 : n), 0);
+      lostCount += reservedCount - storage.finishStore(slots);
+    }
+    if (lostCount === 0) return;
+    this.#lostObjectCount += lostCount;
+    const cause = 'cleared meanwhile, or the copy outlived --l1-write-ttl-seconds';
+    const message = `STORE ${key.requestId}: ${lostCount} objects are not kept: ${cause}`;
+    log.limited('warn', 'store-lost', message);
   }
 
   async #scatter(

@@ -16,7 +16,8 @@ export interface TransferStorage extends Pick<StorageManager, 'internNamespace'>
   reserveStore(keys: ObjectKeys, shape: ObjectShape): Places;
   /** The same for several object groups of the same chunks, which are of use only together. */
   reserveStoreGroups(groups: readonly StoreGroup[]): Places[];
-  finishStore(slots: Uint32Array): void;
+  /** Returns how many objects are readable now; the others had expired or were cleared. */
+  finishStore(slots: Uint32Array): number;
   discardStore(slots: Uint32Array): void;
   /**
    * Pins every object of `keys`, or none: null when one is not readable or has not that shape
@@ -27,9 +28,7 @@ export interface TransferStorage extends Pick<StorageManager, 'internNamespace'>
 }
 
 /** Reservations that a worker writes itself, at its own pace. All slots here are reserved ones. */
-export interface WorkerStorage extends Omit<TransferStorage, 'finishStore' | 'reserveStoreGroups'> {
-  /** Returns how many objects are readable now; the others had expired or were cleared. */
-  finishStore(slots: Uint32Array): number;
+export interface WorkerStorage extends Omit<TransferStorage, 'reserveStoreGroups'> {
   /** The writer lives: its reservations get their time anew, also when it was over. */
   extendStore(slots: Uint32Array): void;
   /** Gives the keys up and keeps the memory out of use until `releaseAbandoned`. */

@@ -54,6 +54,21 @@ suite('STORE and RETRIEVE', (test) => {
     await rejects(house.call('RETRIEVE', retrieve(8, [13, 14], { startToken: 4 })), /not all/);
   });
 
+  test('a STORE that outlives its reservation is no failure, but counted and logged', async () => {
+    const house = new TransferHouse();
+    await house.register();
+    house.storage.hasExpired = true;
+    const stored = await house.call('STORE', store(12, [3, 1, 4, 0, 9, 2]));
+    assert.equal(stored, { event: STUB_EVENT, ok: true });
+    assert.is(house.storage.residentCount, 0);
+    assert.is(house.storage.pinCount, 0);
+    assert.is(house.status()['lost_object_count'], 3);
+    assert.is(
+      house.log.lines.filter(({ message }) => /3 objects are not kept/.test(message)).length,
+      1,
+    );
+  });
+
   test('salt, model, world size and rank keep objects apart', async () => {
     const house = new TransferHouse();
     await house.register();
