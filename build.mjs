@@ -11,9 +11,11 @@
  * `--if-missing` leaves out a part whose outputs are newer than its sources. Outputs are written
  * beside and renamed, so a build that breaks off leaves the old ones usable.
  *
- * The bundles replace three things (libraries.md 3.6 says how each was found): the addon lookup of
- * zeromq, the addon lookup of koffi (both then ask src/native.ts), and the ESM builds of
- * @opentelemetry, which would bring @grpc/grpc-js in twice.
+ * The folder src/l2/adapters is listed at build time (adapterFiles, below). Beside that
+ * the bundles replace four things (libraries.md 3.6 says how each was found): the addon lookup of
+ * zeromq, the addon lookup of koffi (both then ask src/native.ts), the ESM builds of
+ * @opentelemetry, which would bring @grpc/grpc-js in twice, and @grpc/proto-loader, a third of a
+ * megabyte that grpc-js asks for in services of its own that kvd does not offer.
  */
 import { spawn, spawnSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
@@ -191,7 +193,7 @@ function commonOptions(form) {
     absWorkingDir: ROOT,
     logLevel: 'warning',
     define,
-    plugins: [redirects],
+    plugins: [redirects, adapterFiles],
   };
 }
 
@@ -201,6 +203,27 @@ const addonModule = (exported, name) => ({
     `export const ${exported} = () => nativeAddon(${JSON.stringify(name)});\n`,
   resolveDir: ROOT,
 });
+
+/** src/l2/adapter-files.ts reads a folder that the bundle does not have; this is what it finds. */
+const adapterFiles = {
+  name: 'kvd-adapter-files',
+  setup(build) {
+    const folder = at('src/l2/adapters');
+    build.onLoad({ filter: /\/src\/l2\/adapter-files\.ts$/ }, () => {
+      const specifiers = fs
+        .readdirSync(folder, { withFileTypes: true })
+        .map((entry) => (entry.isDirectory() ? `${entry.name}/${entry.name}.ts` : entry.name))
+        .filter((file) => file.endsWith('.ts'))
+        .sort()
+        .map((file) => JSON.stringify(`./adapters/${file}`));
+      const imports = specifiers.map((specifier) => `import(${specifier})`).join(',\n');
+      return {
+        contents: `export const importAdapterModules = () => Promise.all([${imports}]);\n`,
+        resolveDir: at('src/l2'),
+      };
+    });
+  },
+};
 
 const redirects = {
   name: 'kvd-redirects',
@@ -219,6 +242,11 @@ const redirects = {
         ? addonModule('loadAddon', 'zeromq.node')
         : addonModule('loadStatic', 'koffi.node'),
     );
+    build.onResolve({ filter: /^@grpc\/proto-loader$/ }, () => ({
+      path: 'proto-loader',
+      namespace: 'kvd-nothing',
+    }));
+    build.onLoad({ filter: /.*/, namespace: 'kvd-nothing' }, () => ({ contents: '' }));
     build.onResolve({ filter: /^@opentelemetry\// }, (args) =>
       args.pluginData === 'cjs'
         ? undefined
@@ -238,7 +266,7 @@ function checkMetafile(metafile) {
   const grpc = inputs.filter((file) => file.endsWith('@grpc/grpc-js/build/src/index.js'));
   if (grpc.length > 1) throw new Error(`@grpc/grpc-js is in the bundle ${grpc.length} times`);
   for (const file of inputs) {
-    if (/node_modules\/(cmake-ts|koffi\/.*static\.c?js)/.test(file)) {
+    if (/node_modules\/(cmake-ts|@grpc\/proto-loader|koffi\/.*static\.c?js)/.test(file)) {
       throw new Error(`${file} is in the bundle: a redirect of build.mjs no longer matches`);
     }
   }

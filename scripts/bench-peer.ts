@@ -12,7 +12,7 @@ import { spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import { DRIVER_ENVIRONMENT, findDrivers, findReference, ROOT } from './reference.ts';
+import { DRIVER_ENVIRONMENT, findDrivers, findPython, ROOT } from './reference.ts';
 
 type Json = { readonly [key: string]: Json | number | string };
 type Side = 'reference' | 'kvd';
@@ -249,7 +249,7 @@ function main(): number {
     return 1;
   }
   const options = parseArguments(process.argv.slice(2));
-  const bin = findReference();
+  const bin = path.dirname(findPython('reference'));
   const folder = fs.mkdtempSync(path.join(os.tmpdir(), 'kvd-bench-'));
   const commands: Record<Side, string> = {
     reference: `${path.join(bin, 'lmcache')} server ${FLAGS}`,

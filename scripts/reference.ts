@@ -17,15 +17,17 @@ export function findDrivers(): string | null {
   return fs.existsSync(path.join(folder, 'conformance.py')) ? path.resolve(folder) : null;
 }
 
-/** The `bin` folder of the environment, made if it is missing (several GB, once). */
-export function findReference(): string {
-  const setup = spawnSync('bash', [path.join(ROOT, '.ci/setup'), 'reference'], {
+/** The interpreter of an environment of `.ci/setup`, made if it is missing (several GB, once). */
+export function findPython(...environment: readonly string[]): string {
+  const setup = spawnSync('bash', [path.join(ROOT, '.ci/setup'), ...environment], {
     cwd: ROOT,
     encoding: 'utf8',
     stdio: ['ignore', 'pipe', 'inherit'],
   });
-  if (setup.status !== 0) throw new Error(`.ci/setup reference: exit code ${setup.status}`);
-  return path.join(setup.stdout.trim(), 'bin');
+  if (setup.status !== 0) {
+    throw new Error(`.ci/setup ${environment.join(' ')}: exit code ${setup.status}`);
+  }
+  return path.join(setup.stdout.trim(), 'bin/python');
 }
 
 /** Environment of the drivers: no usage reports, no chatter. */

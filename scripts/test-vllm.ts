@@ -1,5 +1,6 @@
 /**
- * `npm run test:vllm -- [--part offline,serve,restart,tensor-parallel] [--mode MODE,...]`
+ * `npm run test:vllm -- [--part offline,serve,restart,tensor-parallel] [--mode MODE,...]
+ *                       [--newest]`
  *
  * vLLM on CPU with the real connector and a tiny random model against kvd, in both transfer modes:
  *
@@ -7,6 +8,9 @@
  *   serve            an API server; kvd is killed, is away for a while, and comes back
  *   restart          kvd dies and is back before anybody notices (scripts/vllm-restart.ts)
  *   tensor-parallel  the same with two workers
+ *
+ * With the client of 0.5.0, or with --newest with that of 0.5.6 in the newest vLLM that works with it
+ * (which knows larger blocks only, so the part `serve`, whose blocks are fixed, is left out).
  *
  * The first two are the drivers in ../shared/conformance/vllm (or KVD_CONFORMANCE_DIR). The Python
  * environment is KVD_VLLM_VENV, or the one that .ci/setup makes. About 25 minutes on two cores.
@@ -16,12 +20,14 @@ import { spawn, spawnSync } from 'node:child_process';
 import fs from 'node:fs';
 import net from 'node:net';
 import path from 'node:path';
-import { DRIVER_ENVIRONMENT, findDrivers, ROOT } from './reference.ts';
-import { HEARTBEAT_SECONDS, type KvdPorts, waitFor } from './vllm-engine.ts';
+import { DRIVER_ENVIRONMENT, findDrivers, findPython, ROOT } from './reference.ts';
+import { HEARTBEAT_SECONDS, Kvd, type KvdPorts, waitFor } from './vllm-engine.ts';
 import { runRestart } from './vllm-restart.ts';
 
 const PARTS = ['offline', 'serve', 'restart', 'tensor-parallel'];
 const MODES = ['engine_driven', 'lmcache_driven'];
+/** Tokens per block; vLLM from 0.29 on has no smaller ones on CPUs. */
+const BLOCK_SIZE = { usual: 16, newest: 32 };
 const DRIVER_MS = 10 * 60_000;
 const DRIVER_END_MS = 30_000;
 const WORKER_END_MS = 5000;
@@ -30,6 +36,7 @@ interface Setting {
   readonly drivers: string;
   readonly python: string;
   readonly mode: string;
+  readonly isNewest: boolean;
   readonly workFolder: string;
 }
 
@@ -123,9 +130,9 @@ function countChecks(output: string, code: number | null): Counts {
 }
 
 async function runPart(part: string, setting: Setting): Promise<Counts> {
-  const { drivers, python, mode, workFolder } = setting;
+  const { drivers, python, mode, isNewest, workFolder } = setting;
   const model = path.join(workFolder, 'tiny');
-  if (part === 'offline') {
+  if (part === 'offline' && !isNewest) {
     const PORT = String(await findPorts(3));
     const env = {
       VLLM_PY: python,
@@ -137,6 +144,7 @@ async function runPart(part: string, setting: Setting): Promise<Counts> {
     return await runDriver(setting, ['bash', path.join(drivers, 'run_e2e.sh')], env);
   }
   makeModel(setting, model);
+  if (part === 'offline') return await runOffline(setting, model);
   if (part === 'serve') {
     const command = [python, path.join(drivers, 'e2e_serve.py'), '--model', model];
     command.push('--mode', mode, '--work', workFolder, '--server-cmd', driverCommand());
@@ -149,11 +157,29 @@ async function runPart(part: string, setting: Setting): Promise<Counts> {
     mode,
     workFolder,
     workerCount: part === 'tensor-parallel' ? 2 : 1,
+    blockSize: isNewest ? BLOCK_SIZE.newest : BLOCK_SIZE.usual,
     kvdCommand: ({ port, httpPort }: KvdPorts) => [
       ...kvdCommand(port, httpPort),
       ...['--worker-reap-timeout-seconds', '30'],
     ],
   });
+}
+
+/** The driver's engines with blocks of another size than its script has, and a kvd of our own. */
+async function runOffline(setting: Setting, model: string): Promise<Counts> {
+  const { drivers, python, mode, workFolder } = setting;
+  const port = await findPorts(2);
+  const ports = { port, httpPort: port + 1 };
+  const kvd = new Kvd(kvdCommand(port, port + 1), ports, path.join(workFolder, 'kvd.log'));
+  await kvd.start();
+  try {
+    const command = [python, path.join(drivers, 'e2e_offline.py'), '--model', model];
+    command.push('--mode', mode, '--port', String(port), '--log-dir', workFolder);
+    command.push('--block-size', String(BLOCK_SIZE.newest));
+    return await runDriver(setting, command, {});
+  } finally {
+    await kvd.end('SIGTERM');
+  }
 }
 
 function makeModel({ drivers, python }: Setting, folder: string): void {
@@ -202,18 +228,10 @@ function readChoice(args: readonly string[], name: string, all: readonly string[
   return chosen;
 }
 
-/** The interpreter of the environment, made if it is missing (6 GB, once). */
-function findPython(): string | null {
-  const setup = spawnSync('bash', [path.join(ROOT, '.ci/setup'), 'vllm'], {
-    cwd: ROOT,
-    encoding: 'utf8',
-    stdio: ['ignore', 'pipe', 'inherit'],
-  });
-  return setup.status === 0 ? path.join(setup.stdout.trim(), 'bin/python') : null;
-}
-
 async function main(args: readonly string[]): Promise<number> {
-  const parts = readChoice(args, '--part', PARTS);
+  const isNewest = args.includes('--newest');
+  const all = isNewest ? PARTS.filter((part) => part !== 'serve') : PARTS;
+  const parts = readChoice(args, '--part', all);
   const modes = readChoice(args, '--mode', MODES);
   const root = findDrivers();
   const drivers = root && path.join(root, 'vllm');
@@ -223,8 +241,7 @@ async function main(args: readonly string[]): Promise<number> {
     );
     return 0;
   }
-  const python = findPython();
-  if (python === null) return 1;
+  const python = findPython(isNewest ? 'vllm-newest' : 'vllm');
   const sum: Counts = [0, 0];
   const startMs = Date.now();
   for (const part of parts) {
@@ -233,7 +250,7 @@ async function main(args: readonly string[]): Promise<number> {
       const workFolder = path.join(ROOT, 'build/vllm', `${part}-${mode}`);
       fs.rmSync(workFolder, { recursive: true, force: true });
       fs.mkdirSync(workFolder, { recursive: true });
-      const [passed, failed] = await runPart(part, { drivers, python, mode, workFolder });
+      const [passed, failed] = await runPart(part, { drivers, python, mode, isNewest, workFolder });
       await removeLeftSegments(startMs);
       if (failed > 0) console.log(`     logs: ${path.relative(ROOT, workFolder)}`);
       sum[0] += passed;

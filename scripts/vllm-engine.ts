@@ -175,6 +175,7 @@ export interface EngineOptions {
   readonly kvdPort: number;
   readonly mode: string;
   readonly workerCount: number;
+  readonly blockSize: number;
   readonly logFile: string;
 }
 
@@ -277,7 +278,8 @@ function engineCommand(options: EngineOptions): string[] {
     ...['-m', 'vllm.entrypoints.openai.api_server', '--host', '127.0.0.1'],
     ...['--port', String(options.port), '--model', options.model, '--served-model-name', 'tiny'],
     ...['--load-format', 'dummy', '--skip-tokenizer-init', '--dtype', 'bfloat16'],
-    ...['--max-model-len', '4096', '--max-num-seqs', '8', '--block-size', '16', '--enforce-eager'],
+    ...['--max-model-len', '4096', '--max-num-seqs', '8', '--enforce-eager'],
+    ...['--block-size', String(options.blockSize)],
     ...['--tensor-parallel-size', String(options.workerCount), '--enable-prompt-tokens-details'],
     ...['--kv-transfer-config', JSON.stringify(connector)],
   ];

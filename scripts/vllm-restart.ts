@@ -50,6 +50,8 @@ export interface RestartOptions {
   readonly mode: string;
   /** Tensor-parallel workers of the engine. */
   readonly workerCount: number;
+  /** Tokens per block of the engine. */
+  readonly blockSize: number;
   readonly workFolder: string;
   readonly kvdCommand: (ports: KvdPorts) => string[];
 }

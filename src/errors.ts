@@ -128,6 +128,64 @@ export const ERRORS = {
     'L1 has no room and nothing can be evicted.',
     'Raise --l1-size-gb or look for sessions that never end in /status.',
   ),
+  // L2
+  ERR_L2_TIMEOUT: row(
+    'INTERNAL',
+    504,
+    'warn',
+    'An L2 store has not answered before the deadline of its task.',
+    'Look at the store; raise task_timeout_s of the adapter if it is only slow.',
+  ),
+  ERR_L2_UNAVAILABLE: row(
+    'INTERNAL',
+    503,
+    'warn',
+    'An L2 adapter takes no work: its store fails all the time, or it is being removed.',
+    'GET /status names the last failure of the store. It is tried again by itself.',
+  ),
+  ERR_L2_FULL: row(
+    'OVERLOADED',
+    507,
+    'warn',
+    'An object does not fit into the capacity of an L2 adapter.',
+    'Raise the capacity of the adapter, or give it an eviction policy.',
+  ),
+  ERR_L2_LOCKED: row(
+    'INTERNAL',
+    409,
+    'debug',
+    'An object in L2 is not deleted, because somebody is about to load it.',
+    'Nothing: it can be deleted a moment later.',
+  ),
+  ERR_L2_REFUSED: row(
+    'BAD_REQUEST',
+    400,
+    'warn',
+    'An L2 store cannot keep an object of this name, size or layout.',
+    'The message names what does not fit; other objects are not concerned.',
+  ),
+  ERR_L2_STORE: row(
+    'INTERNAL',
+    502,
+    'warn',
+    'An L2 store has failed or has answered nonsense.',
+    'The message holds what the store said.',
+  ),
+  ERR_L2_CORRUPT: row(
+    'INTERNAL',
+    502,
+    'error',
+    'A value in L2 is not what was stored under its key.',
+    'Check the medium. It counts as a miss and is stored anew.',
+  ),
+  // l2
+  ERR_L2_IO: row(
+    'INTERNAL',
+    500,
+    'warn',
+    'An L2 store could not read, write or delete an object.',
+    'The message names the place and the cause: room, permissions, mount, network.',
+  ),
   // server
   ERR_OVERLOADED: row(
     'OVERLOADED',

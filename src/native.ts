@@ -60,11 +60,6 @@ export function loadNative<T>(
   return loadUnpacked(file, env, load);
 }
 
-/** A path for callers that load by themselves; prefer `loadNative`, which can try again. */
-export function nativePath(name: AssetName, env: Environment = process.env): string {
-  return loadNative(name, (file) => file, env);
-}
-
 /** The exports of a Node addon; build.mjs makes zeromq and koffi call this. */
 export function nativeAddon(name: AssetName): unknown {
   return loadNative(name, (file) => {

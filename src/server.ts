@@ -5,6 +5,7 @@
  *
  * Only this file constructs; every part receives what it needs. What was built is closed in the
  * reverse order, also when a later part fails to start, so nothing is left in /dev/shm.
+ * (Longer than other files: it lists all parts.)
  */
 import { randomBytes } from 'node:crypto';
 import type { Clock } from './clock.ts';
@@ -19,28 +20,38 @@ import { isProcessAlive } from './device/process-owner.ts';
 import { Shim } from './device/shim.ts';
 import { Dispatcher } from './engine/dispatch.ts';
 import { InstanceRegistry } from './engine/instances.ts';
+import { ChunkAnnouncer } from './engine/kv-events/chunk-announcer.ts';
+import { KvEventLog } from './engine/kv-events/kv-event-log.ts';
+import { KvEventModule } from './engine/kv-events/kv-event-module.ts';
 import { LookupModule } from './engine/lookup.ts';
 import { ManagementModule } from './engine/management.ts';
 import { OwnerWatch } from './engine/owner-watch.ts';
 import { SessionTable } from './engine/session.ts';
+import { StallWatch } from './engine/stall-watch.ts';
 import { EngineDrivenTransferModule } from './engine/transfer/engine-driven.ts';
 import { LMCacheDrivenTransferModule } from './engine/transfer/lmcache-driven.ts';
+import { WarmPrefetcher } from './engine/warm-prefetch.ts';
 import { KvdError } from './errors.ts';
 import { EngineBackend } from './http/engine-backend.ts';
 import { HttpServer } from './http/http-server.ts';
 import { EventBus } from './observability/events.ts';
-import type { Logger } from './observability/log.ts';
+import { createLogger, type Logger } from './observability/log.ts';
 import { logRequests } from './observability/logging/request-lines.ts';
 import { EventCounters } from './observability/metrics/event-counters.ts';
 import type { MetricsSnapshot } from './observability/metrics/source.ts';
 import { PrometheusText } from './observability/prometheus.ts';
 import { L1Manager } from './storage/l1-manager.ts';
+import { openAnonymousMemory } from './storage/l1-memory/anonymous.ts';
 import { type L1Memory, openL1Memory, type ShmOptions } from './storage/l1-memory/l1-memory.ts';
 import { OVERHEAD_BYTES, readMemoryLimitBytes } from './storage/l1-memory/memory-limit.ts';
 import { StorageManager } from './storage/storage-manager.ts';
-import { formatBytes } from './units.ts';
+import { formatBytes, MIB } from './units.ts';
+import { Doors } from './wire/doors.ts';
+import { isGrpcEndpoint } from './wire/endpoints.ts';
+import { KvEventPublisher } from './wire/kv-event-publisher.ts';
 import { LoopWatch } from './wire/loop-watch.ts';
-import { Router } from './wire/router.ts';
+import { Rehearsal, type RehearsalHouse } from './wire/rehearsal.ts';
+import { type DialectCounts, Router } from './wire/router.ts';
 import { tensorListWriter } from './wire/tensor-list-writer.ts';
 
 /** Tokens of one request: eight times the longest prompts in use. */
@@ -50,6 +61,12 @@ const OBJECT_COUNT_MAX = 8 * 1024 * 1024;
 const OBJECT_COUNT_MIN = 1024;
 /** Below the 300 s after which clients give up, so that they get an answer. */
 const TRANSFER_DEADLINE_MS = 240_000;
+/** All prompts of a rehearsal, a page or two for each chunk. */
+const REHEARSAL_L1_BYTES = 4 * MIB;
+const REHEARSAL_ALIGN_BYTES = 4096;
+
+/** Addresses inside the process share one name space. */
+let rehearsalCount = 0;
 
 export interface RunningServer {
   /** Endpoints with their real ports. */
@@ -82,6 +99,10 @@ interface Engine {
   /** Null: not loaded, as --supported-transfer-mode says. */
   readonly lmcacheDriven: LMCacheDrivenTransferModule | null;
   readonly engineDriven: EngineDrivenTransferModule | null;
+  readonly kvEvents: KvEventModule;
+  /** Null: not asked for. */
+  readonly kvEventPublisher: KvEventPublisher | null;
+  readonly stalls: StallWatch;
   readonly dispatcher: Dispatcher;
 }
 
@@ -142,53 +163,125 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
   closers.add(() => http.close(config.shutdownTimeoutMs));
   const counters = config.hasMetrics ? new EventCounters(bus) : null;
   if (config.hasRequestLogs) logRequests(bus, log.child('engine'));
-  const router = await Router.bind({
+  const doors = await Doors.open({
     endpoints: config.endpoints,
     clock,
     log: log.child('wire'),
     bus,
     dialect: config.wireDialect,
   });
-  closers.add(() => router.close({ deadlineMs: 0 }));
-  const engine = await buildEngine(ground, closers);
-  const watch = new LoopWatch(router, clock);
+  closers.add(() => doors.close({ deadlineMs: 0 }));
+  const shim = Shim.load();
+  const memory = await openMemory(ground, shim);
+  closers.add(() => memory.close());
+  const engine = await buildEngine(ground, { router: doors, shim, memory }, closers);
+  const watch = new LoopWatch(doors, clock);
   closers.add(() => watch.close());
   const backend = buildBackend(ground, engine, counters, {
-    statistics: () => router.statistics(),
+    statistics: () => doors.statistics(),
+    dialectCounts: () => doors.dialectCounts(),
     problem: () => watch.problem,
-    selfPing: (timeoutMs) => router.selfPing(timeoutMs),
+    selfPing: (timeoutMs) => doors.selfPing(timeoutMs),
   });
   closers.add(async () => {
     backend.isDraining = true;
     await Promise.all([
       engine.dispatcher.drain(config.shutdownTimeoutMs),
-      router.close({ deadlineMs: config.shutdownTimeoutMs }),
+      doors.close({ deadlineMs: config.shutdownTimeoutMs }),
     ]);
   });
-  router.run({ sink: engine.dispatcher, hasher: engine.core.hasher });
+  doors.run({ sink: engine.dispatcher, hasher: engine.core.hasher });
   http.serve(backend);
-  for (const endpoint of router.endpoints) {
-    log.info(`LMCache ZMQ cache server is running on ${endpoint}`);
+  for (const endpoint of doors.endpoints) {
+    const transport = isGrpcEndpoint(endpoint) ? 'gRPC' : 'ZMQ';
+    log.info(`LMCache ${transport} cache server is running on ${endpoint}`);
   }
   log.info('LMCache cache server is running...');
+  const rehearsal = new Rehearsal({
+    openHouse: () => openRehearsalHouse(ground, shim),
+    dialect: config.wireDialect,
+    clock,
+    log: log.child('wire'),
+  });
+  closers.add(() => rehearsal.stop());
   return {
-    endpoints: router.endpoints,
+    endpoints: doors.endpoints,
     httpUrl: http.url,
     close: () => closers.closeAll(),
   };
 }
 
-async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
-  const { config, log, clock, bus } = ground;
-  const shim = Shim.load();
-  const memory = await openL1Memory({
+/** A second house, as small as possible and unseen: nothing of it is left when it is closed. */
+async function openRehearsalHouse(ground: Ground, shim: Shim): Promise<RehearsalHouse> {
+  const { clock } = ground;
+  const config: ServerConfig = {
+    ...ground.config,
+    l1SizeBytes: REHEARSAL_L1_BYTES,
+    l1AlignBytes: REHEARSAL_ALIGN_BYTES,
+    copyThreadCount: 1,
+    kvEventPublisher: null,
+  };
+  const discard = { format: 'text', level: 'info', clock, hasColours: false } as const;
+  const log = await createLogger({ ...discard, write: () => {} });
+  const bus = new EventBus();
+  const closers = new Closers(ground.log);
+  try {
+    if (config.hasMetrics) new EventCounters(bus);
+    if (config.hasRequestLogs) logRequests(bus, log);
+    rehearsalCount += 1;
+    const endpoint = `inproc://kvd-rehearsal-${rehearsalCount}`;
+    const dialect = config.wireDialect;
+    const router = await Router.bind({ endpoints: [endpoint], clock, log, bus, dialect });
+    closers.add(() => router.close({ deadlineMs: 0 }));
+    const sizeBytes = config.l1SizeBytes;
+    const memory = openAnonymousMemory({ shim, sizeBytes, hugePages: 'none' });
+    closers.add(() => memory.close());
+    // Offered to workers as if it could be opened: theirs only say that they have filled it.
+    const offered = { ...memory, shmName: 'rehearsal' };
+    const small = { ...ground, config, log, bus };
+    const engine = await buildEngine(small, { router, shim, memory: offered }, closers);
+    router.run({ sink: engine.dispatcher, hasher: engine.core.hasher });
+    return {
+      endpoint,
+      chunkSizeTokens: config.chunkSizeTokens,
+      hasSlots: engine.engineDriven !== null,
+      servedCount: () => countServed(engine.dispatcher),
+      close: () => closers.closeAll(),
+    };
+  } catch (error) {
+    // The reason of the failed start is what counts.
+    await closers.closeAll().catch(() => {});
+    throw error;
+  }
+}
+
+function countServed({ counters }: Dispatcher): number {
+  const served = [...counters.values()].map((of) => of.requestCount - of.failureCount);
+  return served.reduce((sum, count) => sum + count, 0);
+}
+
+function openMemory({ config, log }: Ground, shim: Shim): Promise<L1Memory> {
+  return openL1Memory({
     shim,
     log: log.child('storage'),
     sizeBytes: config.l1SizeBytes,
     hugePages: config.usesHugePages ? 'explicit' : 'transparent',
     shm: sharedMemoryOf(config),
   });
-  closers.add(() => memory.close());
+}
+
+interface Base {
+  readonly router: Pick<Router, 'isDry'>;
+  readonly shim: Shim;
+  readonly memory: L1Memory;
+}
+
+async function buildEngine(
+  ground: Ground,
+  { router, shim, memory }: Base,
+  closers: Closers,
+): Promise<Engine> {
+  const { config, log, clock, bus } = ground;
   const core = loadCore(config, log);
   const device = openCpuDevice({
     shim,
@@ -214,13 +307,20 @@ async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
   const lookup = new LookupModule({ ...rooms, log: engineLog });
   const { chunkSizeTokens } = config;
   const management = new ManagementModule({ ...rooms, chunkSizeTokens, log: engineLog });
-  const transfers = buildTransfers(config, { ...rooms, device, memory, log: engineLog });
+  const announcer = new ChunkAnnouncer(rooms);
+  const { kvEventPublisher, kvEvents } = await buildKvEvents(ground, instances, closers);
+  const transfers = buildTransfers(config, { ...rooms, announcer, device, memory, log: engineLog });
   const { lmcacheDriven, engineDriven } = transfers;
-  const modules = [lookup, management, lmcacheDriven, engineDriven].filter((one) => one !== null);
+  const modules = [lookup, management, kvEvents, lmcacheDriven, engineDriven].filter(
+    (one) => one !== null,
+  );
+  const stalls = new StallWatch({ clock, log: engineLog, isIntakeDry: () => router.isDry });
+  closers.add(() => stalls.close());
   const dispatcher = new Dispatcher({
     modules,
     clock,
     log: engineLog,
+    stalls,
     transferDeadlineMs: TRANSFER_DEADLINE_MS,
     refusals: {
       ...(lmcacheDriven && { RETRIEVE: lmcacheDriven.refuseRetrieve.bind(lmcacheDriven) }),
@@ -230,7 +330,26 @@ async function buildEngine(ground: Ground, closers: Closers): Promise<Engine> {
   for (const module of modules) closers.add(() => module.close());
   const watch = new OwnerWatch({ instances, isAlive: isProcessAlive, clock, log: engineLog });
   closers.add(() => watch.close());
-  return { ...rooms, core, memory, device, lookup, ...transfers, dispatcher };
+  return {
+    ...{ ...rooms, core, memory, device, lookup, ...transfers },
+    ...{ kvEvents, kvEventPublisher, stalls, dispatcher },
+  };
+}
+
+/** Those who follow what L1 holds; before anything can be stored. */
+async function buildKvEvents(
+  { config, log, clock, bus }: Ground,
+  instances: InstanceRegistry,
+  closers: Closers,
+): Promise<Pick<Engine, 'kvEvents' | 'kvEventPublisher'>> {
+  const { kvEventPublisher: publisherConfig, kvEventLogSize, reapTimeoutMs } = config;
+  const kvEventLog = new KvEventLog({ bus, recordCountMax: kvEventLogSize });
+  const kvEvents = new KvEventModule({ log: kvEventLog, instances, clock, reapTimeoutMs });
+  if (!publisherConfig) return { kvEvents, kvEventPublisher: null };
+  const wireLog = log.child('wire');
+  const publisher = await KvEventPublisher.open({ ...publisherConfig, clock, bus, log: wireLog });
+  closers.add(() => publisher.close());
+  return { kvEvents, kvEventPublisher: publisher };
 }
 
 /** Only engine-driven workers reach into L1; without them a segment would only be exposed. */
@@ -242,6 +361,7 @@ function sharedMemoryOf({ transferMode, shmName, shmMode }: ServerConfig): ShmOp
 function buildTransfers(
   config: ServerConfig,
   rooms: Pick<Engine, 'storage' | 'sessions' | 'instances' | 'device' | 'memory'> & {
+    readonly announcer: ChunkAnnouncer;
     readonly hasher: Core['hasher'];
     readonly clock: Clock;
     readonly bus: EventBus;
@@ -255,7 +375,12 @@ function buildTransfers(
     lmcacheDriven:
       transferMode === 'engine_driven'
         ? null
-        : new LMCacheDrivenTransferModule({ ...rooms, strictRetrieve }),
+        : new LMCacheDrivenTransferModule({
+            ...rooms,
+            strictRetrieve,
+            hasSeparateObjects: config.hasSeparateObjects,
+            nullBlockId: config.nullBlockId,
+          }),
     engineDriven:
       transferMode === 'lmcache_driven'
         ? null
@@ -323,17 +448,21 @@ function buildBackend(
   ground: Ground,
   engine: Engine,
   counters: EventCounters | null,
-  wire: ConstructorParameters<typeof EngineBackend>[0]['wire'],
+  wire: ConstructorParameters<typeof EngineBackend>[0]['wire'] & Pick<Router, 'dialectCounts'>,
 ): EngineBackend {
   const { config, clock, bus } = ground;
   const startMs = clock.nowMs();
   const backend: EngineBackend = new EngineBackend({
     ...engine,
+    warmPrefetcher: new WarmPrefetcher({ ...engine, hasher: engine.core.hasher, clock }),
     wire,
     chunkSizeTokens: config.chunkSizeTokens,
     hashAlgorithm: config.hashAlgorithm,
     extraStatus: () => ({
       device: engine.device.status(),
+      ...engine.kvEvents.status(),
+      ...(engine.kvEventPublisher && { kv_event_publisher: engine.kvEventPublisher.status() }),
+      stall_count: engine.stalls.stallCount,
       event_listener_errors: bus.listenerErrorCount,
       lost_log_line_count: ground.lostLineCount(),
       core_reserved_bytes: engine.core.reservedBytes,
@@ -346,14 +475,17 @@ function buildBackend(
   });
   const prometheus = new PrometheusText({
     instanceId: config.instanceId,
-    source: { snapshot: () => takeSnapshot(engine) },
+    source: { snapshot: () => takeSnapshot(engine, wire.dialectCounts()) },
     counters,
   });
   return backend;
 }
 
 /** What a scrape reads: the numbers of all rooms at one moment. */
-function takeSnapshot(engine: Engine): MetricsSnapshot {
+function takeSnapshot(
+  engine: Engine,
+  { dialects, clients_undetermined: undetermined }: DialectCounts,
+): MetricsSnapshot {
   const { storage, sessions, instances, dispatcher, engineDriven, memory } = engine;
   const { usedBytes, objectCount, stagingCount } = storage.l1.statistics();
   const requestCounts = [...dispatcher.counters].map(
@@ -369,8 +501,14 @@ function takeSnapshot(engine: Engine): MetricsSnapshot {
     isEngineDrivenShm: engineDriven !== null && memory.shmName !== null,
     quarantinedBytes: engineDriven?.quarantinedBytes ?? 0,
     prefetchJobCount: sessions.countOpenJobs(),
+    kvEventLogDepth: engine.kvEvents.logDepth,
     inFlightRequestCount: dispatcher.inFlightCount,
     requestCounts: new Map(requestCounts),
+    requestCountsByDialect: new Map(dialects.map(({ name, requests }) => [name, requests])),
+    clientCounts: new Map([
+      ...dialects.map(({ name, clients }) => [name, clients] as const),
+      ['undetermined', undetermined],
+    ]),
     failedRequestCounts: dispatcher.failuresByCode,
   };
 }

@@ -164,7 +164,7 @@ async function runCase(device: Device, c: Case): Promise<void> {
   const { wrappers, files } = createTensors(c);
   try {
     const instance = await device.openInstance(wrappers);
-    instance.setPlan(planOf(c));
+    instance.addPlan(planOf(c));
     const mib = planOf(c).objectSizeBytes / MIB;
     for (const objectCount of [1, 4]) {
       const result = await measure(instance, c, objectCount);
@@ -190,7 +190,7 @@ async function runSmall(device: Device): Promise<void> {
     const instance = await device.openInstance(wrappers);
     const plan = planOf(c);
     const group = { ...(plan.groups[0] as KernelGroupPlan), objectBlockCount: 1 };
-    instance.setPlan({ ...plan, groups: [group] });
+    instance.addPlan({ ...plan, groups: [group] });
     console.log(`smallest job (8 KiB)         ${await smallJobs(instance, shuffledBlocks(64))}`);
     await instance.close();
   } finally {

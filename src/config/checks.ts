@@ -100,17 +100,22 @@ function checkWorkers(settings: Settings, problems: Problem[]): void {
 const HOST = /^[\w.\-:%[\]*]+$/;
 
 /** Port 0 and `*` let the system choose. */
-function isEndpoint(url: string): boolean {
-  if (/^ipc:\/\/.+$/.test(url)) return true;
-  const port = /^tcp:\/\/.+:(\d{1,5}|\*)$/.exec(url)?.[1];
+function isEndpoint(url: string, isPath: RegExp, isAddress: RegExp): boolean {
+  if (isPath.test(url)) return true;
+  const port = isAddress.exec(url)?.[1];
   return port === '*' || Number(port ?? Number.NaN) <= 65535;
 }
 
+const isZmqEndpoint = (url: string): boolean =>
+  isEndpoint(url, /^ipc:\/\/.+$/, /^tcp:\/\/.+:(\d{1,5}|\*)$/);
+const isGrpcEndpoint = (url: string): boolean =>
+  isEndpoint(url, /^grpc\+unix:\/\/\/.+$/, /^grpc:\/\/.+:(\d{1,5}|\*)$/);
+
 function checkAddresses(settings: Settings, problems: Problem[]): void {
   const expectUrl = (flag: string, url: string) => {
-    if (isEndpoint(url)) return;
-    const reason = `expected tcp://HOST:PORT or ipc://PATH, got '${url}'`;
-    problems.push({ flag, reason });
+    if (isZmqEndpoint(url) || isGrpcEndpoint(url)) return;
+    const kinds = 'tcp://HOST:PORT, ipc://PATH, grpc://HOST:PORT or grpc+unix:///PATH';
+    problems.push({ flag, reason: `expected ${kinds}, got '${url}'` });
   };
   const host = settings.text('--host');
   if (host.includes('://')) expectUrl('--host', host);
@@ -118,6 +123,11 @@ function checkAddresses(settings: Settings, problems: Problem[]): void {
     problems.push({ flag: '--host', reason: `expected an address or a name, got '${host}'` });
   }
   for (const url of settings.texts('--endpoint')) expectUrl('--endpoint', url);
+  for (const flag of ['--kv-events-endpoint', '--kv-events-replay-endpoint']) {
+    const url = settings.textOrNull(flag);
+    if (!url || isZmqEndpoint(url)) continue;
+    problems.push({ flag, reason: `expected tcp://HOST:PORT or ipc://PATH, got '${url}'` });
+  }
   for (const flag of ['--http-host', '--prometheus-host']) {
     const value = settings.textOrNull(flag);
     if (value !== null && !HOST.test(value)) {
@@ -157,6 +167,12 @@ function warnAboutEffects(settings: Settings, warnings: string[]): void {
       warnings.push(
         `${flag} has no effect: with --supported-transfer-mode lmcache_driven no engine maps L1`,
       );
+    }
+  }
+  if (!settings.textOrNull('--kv-events-endpoint')) {
+    for (const flag of ['--kv-events-replay-endpoint', '--kv-events-topic']) {
+      if (!settings.isGiven(flag)) continue;
+      warnings.push(`${flag} has no effect without --kv-events-endpoint`);
     }
   }
   const isIpcHost = settings.text('--host').includes('://');

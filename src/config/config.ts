@@ -11,11 +11,15 @@ export type LogLevelName = 'DEBUG' | 'INFO' | 'WARNING' | 'ERROR' | 'CRITICAL';
 export interface ServerConfig {
   readonly instanceId: string;
 
-  /** ZMQ addresses: the one of --host and --port first. */
+  /** ZMQ and gRPC addresses: the one of --host and --port first. */
   readonly endpoints: readonly string[];
-  readonly wireDialect: 'auto' | 'A';
+  readonly wireDialect: 'auto' | 'A' | 'B' | 'C';
   readonly transferMode: TransferMode;
   readonly isStrictRetrieve: boolean;
+  /** Layers of different windows are objects of their own. */
+  readonly hasSeparateObjects: boolean;
+  /** What newer engines write for "no block". */
+  readonly nullBlockId: number;
   readonly reapTimeoutMs: number;
   readonly registrationGraceMs: number;
   readonly sessionTtlMs: number;
@@ -58,19 +62,29 @@ export interface ServerConfig {
   /** The second listener for /metrics, when its flag is given. */
   readonly prometheus: { readonly host: string; readonly port: number } | null;
 
+  /** Records; 0 = workers cannot subscribe to KV events. */
+  readonly kvEventLogSize: number;
+  /** Where KV events are published for routers; null = nowhere. */
+  readonly kvEventPublisher: {
+    readonly endpoint: string;
+    readonly replayEndpoint: string | null;
+    readonly topic: string;
+  } | null;
+
   /** All flags with their source, for `GET /config` and `--check`. */
   readonly settings: Settings;
 }
 
 /** `::1` becomes `[::1]`; names, IPv4 and `*` stay as they are. */
-function zmqEndpoint(host: string, port: number): string {
+function endpointOf(scheme: 'tcp' | 'grpc', host: string, port: number): string {
   if (host.includes('://')) return host;
   const isBareIpv6 = host.includes(':') && !host.startsWith('[');
-  return `tcp://${isBareIpv6 ? `[${host}]` : host}:${port}`;
+  return `${scheme}://${isBareIpv6 ? `[${host}]` : host}:${port}`;
 }
 
 function buildEndpoints(settings: Settings): string[] {
-  const first = zmqEndpoint(settings.text('--host'), settings.number('--port'));
+  const scheme = settings.text('--transport') === 'grpc' ? 'grpc' : 'tcp';
+  const first = endpointOf(scheme, settings.text('--host'), settings.number('--port'));
   return [...new Set([first, ...settings.texts('--endpoint')])];
 }
 
@@ -110,6 +124,16 @@ function buildObservability(settings: Settings) {
   };
 }
 
+function buildKvEvents(settings: Settings) {
+  const endpoint = settings.textOrNull('--kv-events-endpoint') || null;
+  const replayEndpoint = settings.textOrNull('--kv-events-replay-endpoint') || null;
+  const topic = settings.text('--kv-events-topic');
+  return {
+    kvEventLogSize: settings.number('--kv-event-log-size'),
+    kvEventPublisher: endpoint === null ? null : { endpoint, replayEndpoint, topic },
+  };
+}
+
 /** `settings` have passed all checks. */
 export function buildServerConfig(
   settings: Settings,
@@ -118,9 +142,11 @@ export function buildServerConfig(
   return {
     instanceId: settings.textOrNull('--instance-id') || randomUUID(),
     endpoints: buildEndpoints(settings),
-    wireDialect: settings.text('--wire-dialect') as 'auto' | 'A',
+    wireDialect: settings.text('--wire-dialect') as ServerConfig['wireDialect'],
     transferMode: settings.text('--supported-transfer-mode') as TransferMode,
     isStrictRetrieve: settings.isOn('--strict-retrieve'),
+    hasSeparateObjects: settings.isOn('--separate-object-groups'),
+    nullBlockId: settings.number('--null-block-id'),
     reapTimeoutMs: settings.number('--worker-reap-timeout-seconds') * 1000,
     registrationGraceMs: settings.number('--worker-registration-grace-seconds') * 1000,
     sessionTtlMs: settings.number('--session-ttl-seconds') * 1000,
@@ -137,6 +163,7 @@ export function buildServerConfig(
     httpPort: settings.number('--http-port'),
     httpToken: secrets.httpToken,
     ...buildObservability(settings),
+    ...buildKvEvents(settings),
     settings,
   };
 }

@@ -20,7 +20,7 @@ function describeServer(config: ServerConfig, settings: Settings) {
     grpc_server_workers: settings.number('--grpc-server-workers'),
     hash_algorithm: config.hashAlgorithm,
     engine_type: settings.text('--engine-type'),
-    separate_object_groups: settings.isOn('--separate-object-groups'),
+    separate_object_groups: config.hasSeparateObjects,
     enable_segmented_prefix: settings.isOn('--enable-segmented-prefix'),
     enable_dedup_content: settings.isOn('--enable-dedup-content'),
     enable_blend_reorder: settings.isOn('--enable-blend-reorder'),

@@ -57,10 +57,10 @@ export const FEATURES = {
   plugins: { isBuilt: false, what: 'runtime plugins' },
   isolatedLru: { isBuilt: false, what: 'the IsolatedLRU policy' },
   arc: { isBuilt: false, what: 'the ARC policy' },
-  objectGroups: { isBuilt: false, what: 'separate object groups' },
+  objectGroups: { isBuilt: true, what: 'separate object groups' },
   modules: { isBuilt: false, what: 'loadable server modules' },
-  grpc: { isBuilt: false, what: 'the gRPC transport' },
-  kvEvents: { isBuilt: false, what: 'the KV event log' },
+  grpc: { isBuilt: true, what: 'the gRPC transport' },
+  kvEvents: { isBuilt: true, what: 'the KV event log' },
   newDialects: { isBuilt: false, what: 'protocol dialects B and C' },
   extraLogging: { isBuilt: false, what: 'periodic state logging' },
 } as const satisfies Record<string, { isBuilt: boolean; what: string }>;

@@ -23,8 +23,8 @@ const SERVER: readonly FlagSpec[] = [
     default: 'localhost',
     since: '0.5.0',
     help:
-      'Address of the ZMQ socket: a name, an IPv4 or IPv6 address, * for all interfaces, or a ' +
-      'whole URL such as ipc:///run/kvd.sock (then --port is not used).',
+      'Address of the message socket: a name, an IPv4 or IPv6 address, * for all interfaces, or ' +
+      'a whole URL such as ipc:///run/kvd.sock (then --port is not used).',
   },
   {
     name: '--port',
@@ -34,7 +34,7 @@ const SERVER: readonly FlagSpec[] = [
     min: 1,
     max: 65535,
     since: '0.5.0',
-    help: 'Port of the ZMQ socket.',
+    help: 'Port of the message socket.',
   },
   {
     name: '--endpoint',
@@ -43,8 +43,8 @@ const SERVER: readonly FlagSpec[] = [
     default: [],
     since: 'kvd',
     help:
-      'One more ZMQ address to serve beside --host and --port, as a URL (tcp://, ipc://). ' +
-      'Repeatable.',
+      'One more address to serve beside --host and --port, as a URL: ZMQ (tcp://, ipc://) or ' +
+      'gRPC (grpc://HOST:PORT, grpc+unix:///PATH). Repeatable.',
   },
   {
     name: '--instance-id',
@@ -186,9 +186,10 @@ const SERVER: readonly FlagSpec[] = [
     type: 'choice',
     default: 'auto',
     choices: ['auto', 'A', 'B', 'C'],
-    choiceNeeds: { B: 'newDialects', C: 'newDialects' },
     since: 'kvd',
-    help: 'Pins the protocol generation of all clients; auto detects it per client.',
+    help:
+      'Pins the protocol generation of all clients: A = 0.5.0 to 0.5.2, B = 0.5.3 and 0.5.4, ' +
+      'C = 0.5.5 and 0.5.6. auto detects it per client.',
   },
   {
     name: '--shutdown-timeout',
@@ -229,7 +230,9 @@ const SERVER: readonly FlagSpec[] = [
     choices: ['zmq', 'grpc'],
     choiceNeeds: { grpc: 'grpc' },
     since: '0.5.6',
-    help: 'Transport of the message socket.',
+    help:
+      'Transport of --host and --port. Both at once: keep zmq and add --endpoint ' +
+      'grpc://HOST:PORT.',
   },
   {
     name: '--grpc-server-workers',
@@ -239,7 +242,7 @@ const SERVER: readonly FlagSpec[] = [
     min: 1,
     max: 1024,
     since: '0.5.6',
-    inert: 'it belongs to --transport grpc',
+    inert: 'calls are served by the event loop, not by a pool',
     help: 'Threads of the gRPC transport.',
   },
   {
@@ -260,7 +263,9 @@ const SERVER: readonly FlagSpec[] = [
     max: 2_147_483_647,
     since: '0.5.6',
     needs: 'newDialects',
-    help: 'Block id that newer engines use for "no block".',
+    help:
+      'Block id that newer engines use for "no block": a chunk whose blocks all have it is not ' +
+      'stored.',
   },
   {
     name: '--enable-segmented-prefix',
@@ -296,7 +301,9 @@ const SERVER: readonly FlagSpec[] = [
     default: false,
     since: '0.5.3',
     needs: 'objectGroups',
-    help: 'Store every kernel group as an object of its own.',
+    help:
+      'Store layers that see different windows of a prompt (sliding window, recurrent state) as ' +
+      'objects of their own, so that hits do not depend on parts that nobody reads.',
   },
   {
     name: '--format',
@@ -898,7 +905,33 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     since: '0.5.6',
     needs: 'kvEvents',
     neutral: [0],
-    help: 'KV events kept for subscribers; 0 = off.',
+    help: 'KV events kept for workers that subscribe to them; 0 = off.',
+  },
+  {
+    name: '--kv-events-endpoint',
+    section: 'Observability',
+    type: 'text',
+    default: null,
+    since: 'kvd',
+    help:
+      'ZMQ address to publish KV events on in the format of vLLM, for prefix-aware routers. ' +
+      'tcp://*:5557 and ipc://PATH are bound; other addresses are connected to, as vLLM does.',
+  },
+  {
+    name: '--kv-events-replay-endpoint',
+    section: 'Observability',
+    type: 'text',
+    default: null,
+    since: 'kvd',
+    help: 'ZMQ address on which subscribers can ask again for events that they have missed.',
+  },
+  {
+    name: '--kv-events-topic',
+    section: 'Observability',
+    type: 'text',
+    default: '',
+    since: 'kvd',
+    help: 'Topic of the published KV events; {model} stands for the name of the model.',
   },
   {
     name: '--enable-extra-logging',
@@ -960,7 +993,7 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     type: 'switch',
     default: false,
     since: '0.5.6',
-    inert: 'it belongs to --transport grpc',
+    inert: 'requests are counted alike for both transports',
     help: 'No metrics of the gRPC transport.',
   },
 ];

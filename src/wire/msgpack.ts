@@ -537,6 +537,12 @@ export class MsgpackWriter {
     this.writeRaw(data);
   }
 
+  /** What `fill` writes into the buffer from `at` on, `sizeMax` bytes at most; it returns the end. */
+  writeFilled(sizeMax: number, fill: (buffer: Buffer, at: number) => number): void {
+    const at = this.#reserve(sizeMax);
+    this.#length = fill(this.#buffer, at);
+  }
+
   /** Bytes that are msgpack already. */
   writeRaw(value: Uint8Array): void {
     const at = this.#reserve(value.length);

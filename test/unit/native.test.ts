@@ -6,8 +6,8 @@ import * as assert from 'uvu/assert';
 import {
   type Environment,
   folderCandidates,
+  loadNative,
   loadUnpacked,
-  nativePath,
   type PackedFile,
   readAsset,
 } from '../../src/native.ts';
@@ -146,6 +146,9 @@ suite('native files of a run from sources', (test) => {
   });
 
   test('the shim is a file in the build folder', () => {
-    assert.match(nativePath('libkvshim.so'), /\/build\/libkvshim\.so$/);
+    assert.match(
+      loadNative('libkvshim.so', (file) => file),
+      /\/build\/libkvshim\.so$/,
+    );
   });
 });

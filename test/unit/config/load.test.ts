@@ -192,7 +192,10 @@ suite('configuration: checks', (test) => {
     [['--shm-mode', '060'], /^--shm-mode: must let the owner read and write/],
     [['--shm-mode', 'rw'], /^--shm-mode: expected an octal file mode/],
     [['--l1-use-hugepages'], /^--l1-use-hugepages: huge pages cannot be shared memory/],
-    [['--endpoint', 'tcp://x'], /^--endpoint: expected tcp:\/\/HOST:PORT or ipc/],
+    [['--endpoint', 'tcp://x'], /^--endpoint: expected tcp:\/\/HOST:PORT, ipc.* or grpc\+unix/],
+    [['--endpoint', 'grpc://x'], /^--endpoint: expected tcp:.*got 'grpc:\/\/x'/],
+    [['--endpoint', 'grpc+unix://x'], /^--endpoint: expected tcp:/],
+    [['--kv-events-endpoint', 'grpc://x:1'], /^--kv-events-endpoint: expected tcp:.* or ipc/],
     [['--endpoint', 'tcp://x:65536'], /^--endpoint: expected tcp:/],
     [['--host', 'http://x:1'], /^--host: expected tcp:/],
     [['--host', 'a b'], /^--host: expected an address/],
@@ -222,7 +225,7 @@ suite('configuration: checks', (test) => {
     assert.ok(good([huge, '--supported-transfer-mode', 'lmcache_driven']).usesHugePages);
   });
 
-  test('addresses become ZMQ endpoints', () => {
+  test('addresses become endpoints', () => {
     const endpoints = (...args: string[]) => good(args).endpoints;
     assert.equal(endpoints(), ['tcp://localhost:5555']);
     assert.equal(endpoints('--host', '::1', '--port', '6'), ['tcp://[::1]:6']);
@@ -233,6 +236,12 @@ suite('configuration: checks', (test) => {
       'tcp://*:9',
     ]);
     assert.equal(endpoints('--host', 'ipc:///tmp/b'), ['ipc:///tmp/b']);
+    assert.equal(endpoints('--transport', 'grpc', '--host', '::1'), ['grpc://[::1]:5555']);
+    assert.equal(endpoints('--endpoint', 'grpc://*:6', '--endpoint', 'grpc+unix:///tmp/c'), [
+      'tcp://localhost:5555',
+      'grpc://*:6',
+      'grpc+unix:///tmp/c',
+    ]);
   });
 
   test('a second metrics listener exists only when its flag is given', () => {
@@ -281,8 +290,6 @@ suite('configuration: features that are not built', (test) => {
     ['--runtime-plugin-config', '{"a":1}'],
     ['--eviction-policy', 'IsolatedLRU'],
     ['--eviction-policy', 'ARC'],
-    ['--transport', 'grpc'],
-    ['--wire-dialect', 'C'],
     ['--server-module', '{}'],
     ['--metrics-sample-rate', '0.5'],
     ['--no-gds-l1-use-direct-io'],
@@ -299,6 +306,19 @@ suite('configuration: features that are not built', (test) => {
     good(['--l2-store-policy', 'default', '--supported-transfer-mode', 'auto']);
     good(['--supported-transfer-mode', 'lmcache_driven', '--kv-event-log-size', '0']);
     good(['--runtime-plugin-config', '{}', '--coordinator-url', '', '--metrics-sample-rate=0.01']);
+  });
+
+  test('KV events are published where an address is given, with everything else optional', () => {
+    assert.is(good([]).kvEventPublisher, null);
+    assert.is(good(['--kv-events-endpoint', '']).kvEventPublisher, null);
+    const endpoint = 'tcp://*:5557';
+    const { kvEventPublisher, kvEventLogSize } = good(['--kv-events-endpoint', endpoint]);
+    assert.equal(kvEventPublisher, { endpoint, replayEndpoint: null, topic: '' });
+    assert.is(kvEventLogSize, 32_768);
+    assert.match(bad(['--kv-events-endpoint', '5557'])[0]!, /expected tcp:\/\/HOST:PORT/);
+    assert.match(bad(['--kv-events-replay-endpoint', 'x'])[0]!, /expected tcp:\/\/HOST:PORT/);
+    const warning = warningsOf(['--kv-events-topic', 'kv'])[0]!;
+    assert.match(warning, /--kv-events-topic has no effect without --kv-events-endpoint/);
   });
 
   test('what the Kubernetes operator always passes starts', () => {
