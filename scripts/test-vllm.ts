@@ -9,8 +9,8 @@
  *   restart          kvd dies and is back before anybody notices (scripts/vllm-restart.ts)
  *   tensor-parallel  the same with two workers
  *
- * With the client of 0.5.0, or with --newest with that of 0.5.6 in the newest vLLM that works with it
- * (which knows larger blocks only, so the part `serve`, whose blocks are fixed, is left out).
+ * With the client of 0.5.0, or with --newest with that of 0.5.6 in the newest vLLM that works with
+ * it (which knows larger blocks only, so the part `serve`, whose blocks are fixed, is left out).
  *
  * The first two are the drivers in ../shared/conformance/vllm (or KVD_CONFORMANCE_DIR). The Python
  * environment is KVD_VLLM_VENV, or the one that .ci/setup makes. About 25 minutes on two cores.

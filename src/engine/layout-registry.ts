@@ -19,7 +19,10 @@ export interface RegisteredLayout {
   readonly groupRules: readonly GroupRule[];
 }
 
-/** What the bytes of the objects of one object group are. */
+/**
+ * What the bytes of the objects of one object group are: the layout text is `describeLayout` of
+ * them, the layout tag is `layoutTagOf` it.
+ */
 export interface ObjectGroupLayout extends ObjectShape {
   readonly objectGroupId: number;
   /** Chunks at the end of a prefix that its readers need; `NO_WINDOW` = all of it. */
@@ -28,8 +31,6 @@ export interface ObjectGroupLayout extends ObjectShape {
   readonly isAuxiliary: boolean;
   /** One shape and dtype per kernel group. */
   readonly memoryLayout: MemoryLayout;
-  /** `describeLayout` of these bytes; the layout tag is `layoutTagOf` it. */
-  readonly layoutText: string;
 }
 
 /** What a worker stores of each chunk. */
@@ -110,9 +111,9 @@ class LayoutFamily {
     this.#newest = {
       isVllm,
       isVllmMla: isVllm && isMla,
-      groupRules: ofHits.map(({ objectGroupId, windowChunks }) => {
-        const layoutTags = this.#tagCounts[objectGroupId] as Map<number, number>;
-        return { layoutTags, windowChunks };
+      groupRules: ofHits.map((shape) => {
+        const layoutTags = this.#tagCounts[shape.objectGroupId] as Map<number, number>;
+        return { layoutTags, windowChunks: shape.windowChunks, shape };
       }),
       objectGroups: ofHits,
       objectGroupIds: ofHits.map(({ objectGroupId }) => objectGroupId),

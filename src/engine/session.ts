@@ -50,11 +50,13 @@ const SWEEP_INTERVAL_MS = 5_000;
 const SLICE_MS = 2;
 const SLICE_PAUSE_MS = 1;
 
-/** Chunks whose place in the eviction order the end of the session renews. */
+/** Chunks of which the end of the session tells the eviction policy. */
 interface Touched {
   readonly hashes: ChunkHashes;
   readonly scope: ObjectScope;
   chunkCount: number;
+  /** The first of them that were found or read; the others were stored by the session itself. */
+  usedChunkCount: number;
 }
 
 export interface Session {
@@ -138,10 +140,13 @@ export class SessionTable {
     }
     const share = new LookupShare(scope, task, this.#storage);
     session.shares.push(share);
-    if (hashes) session.touched = { hashes, scope, chunkCount: 0 };
+    if (hashes) session.touched = { hashes, scope, chunkCount: 0, usedChunkCount: 0 };
     task.onDone(({ slots, chunkCount }) => {
       share.settle(slots);
-      if (session.touched?.scope === scope) session.touched.chunkCount = chunkCount;
+      if (session.touched?.scope === scope) {
+        session.touched.chunkCount = chunkCount;
+        session.touched.usedChunkCount = chunkCount;
+      }
       this.#weigh(session);
     });
     this.#weigh(session);
@@ -173,26 +178,36 @@ export class SessionTable {
     if (session && isEmpty && !session.touched) this.#forget(session);
   }
 
-  /** Remembers which chunks a transfer named, for the recency touch at the end of the session. */
+  /** Remembers which chunks a store named, for the recency touch at the end of the session. */
   recordTransfer(requestId: string, hashes: ChunkHashes): void {
     // A worker's transfer may come after its scheduler's END_SESSION: that begins nothing new.
     if (!this.#sessions.has(requestId)) return;
     const session = this.#use(requestId);
     const { touched } = session;
-    if (touched) this.#noteTouched(session, touched.scope, hashes);
+    if (touched) this.#noteTouched(session, touched.scope, hashes, touched.usedChunkCount);
     this.#keepBounds();
   }
 
   /** The same for a transfer that reads: it counts also when its request looked nothing up. */
   recordRetrieve(requestId: string, hashes: ChunkHashes, scopeOf: () => ObjectScope): void {
     const session = this.#use(requestId);
-    this.#noteTouched(session, session.touched?.scope ?? scopeOf(), hashes);
+    this.#noteTouched(session, session.touched?.scope ?? scopeOf(), hashes, hashes.count);
     this.#keepBounds();
   }
 
-  #noteTouched(session: Session, scope: ObjectScope, hashes: ChunkHashes): void {
-    if (session.touched && hashes.count < session.touched.chunkCount) return;
-    session.touched = { scope, hashes, chunkCount: hashes.count };
+  #noteTouched(
+    session: Session,
+    scope: ObjectScope,
+    hashes: ChunkHashes,
+    usedChunkCount: number,
+  ): void {
+    const { touched } = session;
+    const used = Math.max(usedChunkCount, touched?.usedChunkCount ?? 0);
+    if (touched && hashes.count < touched.chunkCount) {
+      touched.usedChunkCount = used;
+      return;
+    }
+    session.touched = { scope, hashes, chunkCount: hashes.count, usedChunkCount: used };
     this.#weigh(session);
   }
 
@@ -308,10 +323,10 @@ export class SessionTable {
     session.shares = [];
   }
 
-  #touch({ hashes, scope, chunkCount }: Touched): void {
+  #touch({ hashes, scope, chunkCount, usedChunkCount }: Touched): void {
     if (chunkCount === 0) return;
     const namespaceIds = findColumnNamespaces(this.#storage, scope);
-    this.#storage.touch({ hashes, firstChunk: 0, chunkCount, namespaceIds });
+    this.#storage.touch({ hashes, firstChunk: 0, chunkCount, namespaceIds }, usedChunkCount);
   }
 
   #sweep(): void {

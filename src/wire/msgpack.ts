@@ -537,7 +537,7 @@ export class MsgpackWriter {
     this.writeRaw(data);
   }
 
-  /** What `fill` writes into the buffer from `at` on, `sizeMax` bytes at most; it returns the end. */
+  /** What `fill` writes from `at` on, `sizeMax` bytes at most; it returns the end. */
   writeFilled(sizeMax: number, fill: (buffer: Buffer, at: number) => number): void {
     const at = this.#reserve(sizeMax);
     this.#length = fill(this.#buffer, at);

@@ -37,6 +37,7 @@ import { blockAxesOf, formatNamesOf } from './kv-layout.ts';
 import {
   acquireCopies,
   countCopiedBytes,
+  finishCopies,
   type ObjectCopy,
   reserveCopies,
   submitCopies,
@@ -222,17 +223,12 @@ export class LMCacheDrivenTransferModule implements EngineModule {
 
   /** A cache may forget anything, so a STORE that was overtaken is no failure; it is counted. */
   #finish(key: CacheKey, copies: readonly ObjectCopy[]): void {
-    const { storage, log } = this.#options;
-    let lostCount = 0;
-    for (const { slots, offsets } of copies) {
-      const reservedCount = offsets.reduce((n, offset) => (offset >= 0 ? n + 1 : n), 0);
-      lostCount += reservedCount - storage.finishStore(slots);
-    }
+    const lostCount = finishCopies(this.#options.storage, copies);
     if (lostCount === 0) return;
     this.#lostObjectCount += lostCount;
     const cause = 'cleared meanwhile, or the copy outlived --l1-write-ttl-seconds';
     const message = `STORE ${key.requestId}: ${lostCount} objects are not kept: ${cause}`;
-    log.limited('warn', 'store-lost', message);
+    this.#options.log.limited('warn', 'store-lost', message);
   }
 
   async #scatter(

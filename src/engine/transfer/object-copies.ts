@@ -161,3 +161,14 @@ async function settleAll(running: readonly Promise<void>[]): Promise<void> {
   const failure = outcomes.find((outcome) => outcome.status === 'rejected');
   if (failure) throw failure.reason;
 }
+
+/** Makes what was copied readable. Returns how many objects had been taken away meanwhile. */
+export function finishCopies(
+  storage: Pick<TransferStorage, 'finishStore'>,
+  copies: readonly ObjectCopy[],
+): number {
+  return copies.reduce((lostCount, { slots, offsets }) => {
+    const reservedCount = offsets.reduce((n, offset) => (offset >= 0 ? n + 1 : n), 0);
+    return lostCount + reservedCount - storage.finishStore(slots);
+  }, 0);
+}

@@ -1,4 +1,4 @@
-/** Byte for byte what vLLM's own encoder makes of the same events (scripts/kv-events/samples.py). */
+/** Byte for byte what vLLM's encoder makes of the same events (scripts/kv-events/samples.py). */
 import { readFileSync } from 'node:fs';
 import { decode } from '@msgpack/msgpack';
 import * as assert from 'uvu/assert';

@@ -52,14 +52,19 @@ class House {
     this.#closers.push(() => socket.close());
     socket.connect(publisher.endpoint);
     socket.subscribe(topic);
+    let heard = -1n;
     await until(async () => {
       this.store(255);
       await turn();
       socket.receiveTimeout = 20;
       const frames = await socket.receive().catch(() => null);
       socket.receiveTimeout = WAIT_MS;
+      if (frames) heard = (frames[1] as Buffer).readBigUInt64BE();
       return frames !== null;
     }, WAIT_MS);
+    // Some of the trials may still be under way.
+    const last = BigInt(publisher.status()['next_seq'] as number) - 1n;
+    while (heard < last) heard = (await next(socket)).seq;
     return socket;
   }
 

@@ -71,7 +71,8 @@ class Stage {
         return REPLIES[name];
       };
     }
-    const endpoint = `inproc://kvd-rehearsal-test-${this.openCount}-${Math.trunc(performance.now())}`;
+    const id = `${this.openCount}-${Math.trunc(performance.now())}`;
+    const endpoint = `inproc://kvd-rehearsal-test-${id}`;
     const house = await openWireHouse(answers, { endpoints: [endpoint] });
     return {
       endpoint,
@@ -87,7 +88,7 @@ class Stage {
 }
 
 suite('rehearsal', (test) => {
-  test('plays everything that a prompt goes through, in two houses one after the other', async () => {
+  test('plays all that a prompt goes through, in two houses one after the other', async () => {
     const stage = new Stage();
     const { over } = stage.begin();
     await over;
