@@ -32,6 +32,7 @@ import type { RequestContext } from './client-traits.ts';
 import { allRanks, findColumnNamespaces } from './column-namespaces.ts';
 import type { EngineModule, HandlerTable } from './handlers.ts';
 import type { InstanceRegistry } from './instances.ts';
+import type { RegisteredLayout } from './layout-registry.ts';
 import type { LookupShare } from './lookup-share.ts';
 import { onFailure } from './on-failure.ts';
 import type { SessionTable } from './session.ts';
@@ -129,6 +130,7 @@ export class LookupModule implements EngineModule {
       this.#addEmptyJob(key, context);
       return;
     }
+    this.#publishLookup(key, hashes, layout);
     const readerCount = countReaders(key, tpSize, layout.isVllmMla);
     const ranks = key.workerId === null ? allRanks(key.worldSize) : [key.workerId];
     const chunkCount = hashes.count;
@@ -138,6 +140,18 @@ export class LookupModule implements EngineModule {
     const task = storage.submitPrefetch(keys, readerCount, groupRules);
     const scope = { ...scopeOf(key, context), chunkCount, ranks, objectGroupIds, readerCount };
     sessions.addLookup(key.requestId, { scope, hashes, task });
+  }
+
+  #publishLookup(key: CacheKey, hashes: ChunkHashes, layout: RegisteredLayout): void {
+    const { bus, hasher } = this.#options;
+    if (!bus.hasListeners('mp.lookup')) return;
+    const { requestId, modelName, worldSize, cacheSalt } = key;
+    bus.publish('mp.lookup', {
+      ...{ requestId, modelName, worldSize, cacheSalt, hashes },
+      chunkSizeTokens: hasher.chunkSizeTokens,
+      tokenCount: key.tokens.count,
+      layouts: layout.objectGroups.map(({ memoryLayout }) => memoryLayout),
+    });
   }
 
   #addEmptyJob(key: CacheKey, context: RequestContext): void {

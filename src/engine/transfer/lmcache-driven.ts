@@ -226,9 +226,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     const lostCount = finishCopies(this.#options.storage, copies);
     if (lostCount === 0) return;
     this.#lostObjectCount += lostCount;
-    const cause = 'cleared meanwhile, or the copy outlived --l1-write-ttl-seconds';
-    const message = `STORE ${key.requestId}: ${lostCount} objects are not kept: ${cause}`;
-    this.#options.log.limited('warn', 'store-lost', message);
+    const message = `${lostCount} objects are not kept: cleared, or past --l1-write-ttl-seconds`;
+    this.#options.log.limited('warn', 'store-lost', `STORE ${key.requestId}: ${message}`);
   }
 
   async #scatter(
