@@ -19,7 +19,6 @@ import {
   familyFind,
   familyHash,
   familyIsAnnounced,
-  familyIsTracked,
   familyMemberHead,
   familyResidentCount,
   familyScope,
@@ -57,6 +56,7 @@ import {
   RESIDENT,
   RESIDENT_TAG,
 } from './object';
+import { isTracked } from './policy/entry';
 import { policyCount } from './policy/policy';
 
 /** 1-5: the free list. */
@@ -105,7 +105,7 @@ function checkFamilies(attachedCount: u32): i32 {
     const head = familyMemberHead(family);
     if (head === 0) continue;
     families += 1;
-    if (familyIsTracked(family)) tracked += 1;
+    if (isTracked(family)) tracked += 1;
     let residentHere: u32 = 0;
     for (let slot = head; slot !== 0; slot = memberNext(slot)) {
       if (objectFamily(slot) !== family) return 20;
@@ -113,7 +113,7 @@ function checkFamilies(attachedCount: u32): i32 {
       if (objectState(slot) === RESIDENT) residentHere += 1;
     }
     if (residentHere !== familyResidentCount(family)) return 21;
-    if (familyIsTracked(family) && residentHere === 0) return 22;
+    if (isTracked(family) && residentHere === 0) return 22;
     if (familyIsAnnounced(family) && residentHere === 0) return 26;
     residents += residentHere;
   }

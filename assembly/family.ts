@@ -2,19 +2,17 @@
  * Families: all objects of one chunk for one (model, world size, salt), whatever rank or group.
  *
  * A family owns the chunk hash of its objects, so the 32 bytes are kept once per chunk and not per
- * rank, and it is the unit of eviction (policy/policy.ts). Arrays of small records; the hash lies
- * apart because a search reads only that.
+ * rank, and it is the unit of eviction: its number is its entry in policy/policy.ts. Arrays of
+ * small records; the hash lies apart because a search reads only that.
  *
  *   HASHES   +0 32 bytes of chunk hash, padded with zeros
  *   LINKS    +0  scope          all namespaces of a family have this scope (namespace.ts)
  *            +4  memberHead     first object; objects are linked by `memberNext` (object.ts)
- *            +8  previous       link of the policy (next spare record while unused)
- *            +12 next           link of the policy
- *            +16 residentCount  resident objects; the policy knows the family while it is > 0
- *            +20 word           of the policy; bit 31 = the policy tracks the family,
- *                               bit 30 = announced as whole (announcing.ts)
+ *            +8  residentCount  resident objects; the policy knows the family while it is > 0;
+ *                               bit 31 = announced as whole (announcing.ts)
  *
- * A family lives exactly as long as it has members. Records are handed out in order, so that the
+ * A family lives exactly as long as it has members; the `scope` of an unused record is the next
+ * spare one. Records are handed out in order, so that the
  * chunks of one request lie side by side; spare ones are reused last in, first out.
  */
 import {
@@ -29,17 +27,15 @@ import {
   indexNext,
   indexRemove,
   mixKey,
+  mixKeyWide,
 } from './hash-index';
 import { HASH_SIZE, reserveRegion } from './memory-map';
+import { isTracked, setEntryWord } from './policy/entry';
 
-const LINKS_SIZE: u32 = 24;
+const LINKS_SIZE: u32 = 12;
 const MEMBER_HEAD: usize = 4;
-const PREVIOUS: usize = 8;
-const NEXT: usize = 12;
-const RESIDENT_COUNT: usize = 16;
-const WORD: usize = 20;
-const TRACKED_BIT: u32 = 0x8000_0000;
-const ANNOUNCED_BIT: u32 = 0x4000_0000;
+const RESIDENT_COUNT: usize = 8;
+const ANNOUNCED_BIT: u32 = 0x8000_0000;
 
 let hashes: usize = 0;
 let links: usize = 0;
@@ -99,46 +95,26 @@ export function setFamilyMemberHead(family: u32, slot: u32): void {
   store<u32>(linksAt(family), slot, MEMBER_HEAD);
 }
 
-export function familyPrevious(family: u32): u32 {
-  return load<u32>(linksAt(family), PREVIOUS);
-}
-
-export function setFamilyPrevious(family: u32, previous: u32): void {
-  store<u32>(linksAt(family), previous, PREVIOUS);
-}
-
-export function familyNext(family: u32): u32 {
-  return load<u32>(linksAt(family), NEXT);
-}
-
-export function setFamilyNext(family: u32, next: u32): void {
-  store<u32>(linksAt(family), next, NEXT);
-}
-
 export function familyResidentCount(family: u32): u32 {
-  return load<u32>(linksAt(family), RESIDENT_COUNT);
+  return load<u32>(linksAt(family), RESIDENT_COUNT) & ~ANNOUNCED_BIT;
 }
 
 export function setFamilyResidentCount(family: u32, residentCount: u32): void {
-  store<u32>(linksAt(family), residentCount, RESIDENT_COUNT);
-}
-
-export function familyIsTracked(family: u32): bool {
-  return (load<u32>(linksAt(family), WORD) & TRACKED_BIT) !== 0;
-}
-
-export function setFamilyTracked(family: u32, isTracked: bool): void {
-  const word = load<u32>(linksAt(family), WORD);
-  store<u32>(linksAt(family), isTracked ? word | TRACKED_BIT : word & ~TRACKED_BIT, WORD);
+  const announced = load<u32>(linksAt(family), RESIDENT_COUNT) & ANNOUNCED_BIT;
+  store<u32>(linksAt(family), residentCount | announced, RESIDENT_COUNT);
 }
 
 export function familyIsAnnounced(family: u32): bool {
-  return (load<u32>(linksAt(family), WORD) & ANNOUNCED_BIT) !== 0;
+  return (load<u32>(linksAt(family), RESIDENT_COUNT) & ANNOUNCED_BIT) !== 0;
 }
 
 export function setFamilyAnnounced(family: u32, isAnnounced: bool): void {
-  const word = load<u32>(linksAt(family), WORD);
-  store<u32>(linksAt(family), isAnnounced ? word | ANNOUNCED_BIT : word & ~ANNOUNCED_BIT, WORD);
+  const residentCount = familyResidentCount(family);
+  store<u32>(
+    linksAt(family),
+    isAnnounced ? residentCount | ANNOUNCED_BIT : residentCount,
+    RESIDENT_COUNT,
+  );
 }
 
 /** The family of a chunk, or 0. */
@@ -162,7 +138,7 @@ export function familyIntern(hash: usize, scope: u32): u32 {
   if (found !== 0) return found;
   let family = spareHead;
   if (family !== 0) {
-    spareHead = familyPrevious(family);
+    spareHead = familyScope(family);
   } else {
     if (countUsed === countMax) return 0;
     countUsed += 1;
@@ -172,17 +148,24 @@ export function familyIntern(hash: usize, scope: u32): u32 {
   const at = linksAt(family);
   memory.fill(at, 0, LINKS_SIZE);
   store<u32>(at, scope);
+  // After a reset of everything at once the word is an earlier family's.
+  setEntryWord(family, 0);
   indexInsert(index, capacity, mixKey(hash, scope, seed), family);
   count += 1;
   return family;
 }
 
+/** What a policy remembers of a family that is gone. */
+export function familyKey(family: u32): u64 {
+  return mixKeyWide(familyHash(family), familyScope(family), seed);
+}
+
 /** Gives back a family without members that no policy tracks. */
 export function familyRelease(family: u32): void {
   assert(familyMemberHead(family) === 0, 'a family with members was released');
-  assert(!familyIsTracked(family), 'a family was released that the policy still tracks');
+  assert(!isTracked(family), 'a family was released that the policy still tracks');
   indexRemove(index, capacity, mixKey(familyHash(family), familyScope(family), seed), family);
-  setFamilyPrevious(family, spareHead);
+  store<u32>(linksAt(family), spareHead);
   spareHead = family;
   count -= 1;
 }

@@ -78,15 +78,20 @@ export function indexRemove(index: usize, capacity: u32, tag: u32, value: u32): 
   store<u64>(entryAt(index, hole), 0);
 }
 
-/** 32 well-mixed bits of a 32-byte hash together with a number and the seed of the instance. */
-export function mixKey(hash: usize, salt: u32, seed: u64): u32 {
+/** 64 well-mixed bits of a 32-byte hash together with a number and the seed of the instance. */
+export function mixKeyWide(hash: usize, salt: u32, seed: u64): u64 {
   // Hashes of the supported kinds carry their entropy in the first 16 bytes; the multiplications
   // are for short and for chosen hashes (splitmix64 finalizer).
   let mixed = load<u64>(hash) ^ seed;
   mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
   mixed += load<u64>(hash, 8) ^ (<u64>salt * 0x9e3779b97f4a7c15);
   mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-  return <u32>((mixed ^ (mixed >> 31)) >> 16);
+  return mixed ^ (mixed >> 31);
+}
+
+/** 32 of these bits. */
+export function mixKey(hash: usize, salt: u32, seed: u64): u32 {
+  return <u32>(mixKeyWide(hash, salt, seed) >> 16);
 }
 
 export function hashEquals(left: usize, right: usize): bool {

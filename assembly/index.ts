@@ -10,11 +10,21 @@ import { unitsToBytes } from './address-space';
 import { announceBatch } from './announcing';
 import { isTime } from './batch';
 import { checkTable } from './check';
+import { familyHash } from './family';
 import { hashChunks, initHasher } from './hash/chunk-chain';
 import { advanceClock } from './lifecycle';
 import { beginLayout, endLayout, layoutSize, regionOffset } from './memory-map';
-import { defineNamespace, namespaceObjectCount, tenantUnits } from './namespace';
+import { defineNamespace, limitTenant, namespaceObjectCount, tenantUnits } from './namespace';
 import { objectKeysRegion, objectPlacesRegion } from './object';
+import { isEntry, orderAdd, orderInsert, orderLayout, orderRemove } from './order';
+import {
+  policyCount,
+  policyRefresh,
+  policyTake,
+  policyTouch,
+  policyVictim,
+  policyVictimOf,
+} from './policy/policy';
 import {
   findBatch,
   finishReadBatch,
@@ -41,12 +51,13 @@ import {
 
 /** Raised with every change of an export, a region or a code. */
 export function abi_version(): i32 {
-  return 4;
+  return 6;
 }
 
 let isInitialized: bool = false;
 let hasTable: bool = false;
 let isTableReady: bool = false;
+let isOrderReady: bool = false;
 
 /**
  * Lays out the memory and grows it. Once per instance. With `objectCountMax` 0 there is no table,
@@ -61,7 +72,7 @@ export function init(
   seedLow: u32,
   seedHigh: u32,
 ): i32 {
-  if (isInitialized) return ALREADY_INITIALIZED;
+  if (isInitialized || isOrderReady) return ALREADY_INITIALIZED;
   let result = beginLayout(tokenCountMax, chunkSizeTokens, batchCountMax);
   if (result !== SUCCESS) return result;
   if (objectCountMax > 0) {
@@ -81,6 +92,7 @@ export function region_offset(id: i32): i32 {
   if (id === 10) return <i32>objectKeysRegion();
   if (id === 11) return <i32>objectPlacesRegion();
   if (id === 12) return <i32>removalRecordsRegion();
+  if (id === 13) return <i32>familyHash(0);
   return regionOffset(id);
 }
 
@@ -119,6 +131,11 @@ export function tenant_bytes(tenant: u32): f64 {
   return isTableReady ? <f64>tenantUnits(tenant) * unitsToBytes(1) : 0;
 }
 
+/** Eviction by IsolatedLRU begins with tenants above their limit; a negative one ends it. */
+export function tenant_limit(tenant: u32, bytes: f64): i32 {
+  return isTableReady ? limitTenant(tenant, bytes) : NOT_INITIALIZED;
+}
+
 /** `writerTag` 0: resident objects; else what that writer has staged. */
 export function table_find(chunkCount: u32, namespaceCount: u32, writerTag: u32): i32 {
   return isTableReady ? findBatch(chunkCount, namespaceCount, writerTag) : NOT_INITIALIZED;
@@ -144,8 +161,9 @@ export function table_unpin(count: u32): i32 {
   return isTableReady ? unpinBatch(count) : NOT_INITIALIZED;
 }
 
-export function table_touch(count: u32): i32 {
-  return isTableReady ? touchBatch(count) : NOT_INITIALIZED;
+/** The first `usedCount` of the slots were used, the others placed again. */
+export function table_touch(count: u32, usedCount: u32): i32 {
+  return isTableReady ? touchBatch(count, usedCount) : NOT_INITIALIZED;
 }
 
 export function table_reserve_read(
@@ -256,6 +274,64 @@ export function table_statistics(nowMs: f64): i32 {
 /** Walks everything. 0, or the number of the rule that is broken (check.ts). */
 export function table_check(): i32 {
   return isTableReady ? checkTable() : NOT_INITIALIZED;
+}
+
+// Free-standing order (order.ts): in place of `init`, for an instance that is nothing else.
+
+/** Once per instance, which then has neither table nor hasher. */
+export function order_init(entryCountMax: u32, tenantCountMax: u32, policy: u32): i32 {
+  if (isInitialized || isOrderReady) return ALREADY_INITIALIZED;
+  const result = orderLayout(entryCountMax, tenantCountMax, policy);
+  isOrderReady = result === SUCCESS;
+  return result;
+}
+
+/** The key in two halves. Answers the number of the entry, or TABLE_FULL. */
+export function order_add(keyLow: u32, keyHigh: u32, tenant: u32, isReserved: i32): i32 {
+  if (!isOrderReady) return NOT_INITIALIZED;
+  return orderAdd(((<u64>keyHigh) << 32) | <u64>keyLow, tenant, isReserved !== 0);
+}
+
+export function order_insert(entry: u32): i32 {
+  return isOrderReady ? orderInsert(entry) : NOT_INITIALIZED;
+}
+
+export function order_touch(entry: u32): i32 {
+  if (!isOrderReady) return NOT_INITIALIZED;
+  if (!isEntry(entry)) return INVALID_ARGUMENT;
+  policyTouch(entry);
+  return SUCCESS;
+}
+
+export function order_refresh(entry: u32): i32 {
+  if (!isOrderReady) return NOT_INITIALIZED;
+  if (!isEntry(entry)) return INVALID_ARGUMENT;
+  policyRefresh(entry);
+  return SUCCESS;
+}
+
+export function order_remove(entry: u32): i32 {
+  return isOrderReady ? orderRemove(entry) : NOT_INITIALIZED;
+}
+
+/** The next candidate of a walk, or 0. */
+export function order_victim(isFromStart: i32): i32 {
+  return isOrderReady ? <i32>policyVictim(isFromStart !== 0) : NOT_INITIALIZED;
+}
+
+export function order_victim_of(tenant: u32, isFromStart: i32): i32 {
+  return isOrderReady ? <i32>policyVictimOf(tenant, isFromStart !== 0) : NOT_INITIALIZED;
+}
+
+/** 1: the candidate may go. */
+export function order_take(entry: u32): i32 {
+  if (!isOrderReady) return NOT_INITIALIZED;
+  if (!isEntry(entry)) return INVALID_ARGUMENT;
+  return policyTake(entry) ? 1 : 0;
+}
+
+export function order_count(): i32 {
+  return isOrderReady ? <i32>policyCount() : NOT_INITIALIZED;
 }
 
 // Chunk hasher: tokens.ts and hash/.

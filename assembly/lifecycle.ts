@@ -28,10 +28,12 @@ import {
   familyHash,
   familyIntern,
   familyIsAnnounced,
+  familyKey,
   familyMemberHead,
   familyRelease,
   familyReset,
   familyResidentCount,
+  familyScope,
   setFamilyAnnounced,
   setFamilyMemberHead,
   setFamilyResidentCount,
@@ -51,7 +53,13 @@ import {
   mixKey,
 } from './hash-index';
 import { reserveRegion } from './memory-map';
-import { noteAllKeysRemoved, noteKeyAdded, noteKeyRemoved, scopeOf } from './namespace';
+import {
+  noteAllKeysRemoved,
+  noteKeyAdded,
+  noteKeyRemoved,
+  scopeOf,
+  tenantOfScope,
+} from './namespace';
 import {
   DETACHED,
   FREE,
@@ -83,7 +91,7 @@ import {
   setObjectWriterTag,
   takeSlot,
 } from './object';
-import { policyInsert, policyRemove, policyReset } from './policy/policy';
+import { policyInsert, policyRefresh, policyRemove, policyReset } from './policy/policy';
 import { recordRemoval } from './removal-records';
 import { lockIsHeld, lockReset } from './ttl-lock';
 
@@ -157,9 +165,14 @@ export function admitObject(slot: u32): void {
   lockReset(objectLock(slot));
   setObjectWriterTag(slot, RESIDENT_TAG);
   setObjectState(slot, RESIDENT);
-  setFamilyResidentCount(family, familyResidentCount(family) + 1);
+  const residentCount = familyResidentCount(family) + 1;
+  setFamilyResidentCount(family, residentCount);
   addToFigures(slot);
-  policyInsert(family);
+  if (residentCount === 1) {
+    policyInsert(family, familyKey(family), tenantOfScope(familyScope(family)));
+  } else {
+    policyRefresh(family);
+  }
 }
 
 function unlinkMember(family: u32, slot: u32): void {
@@ -190,7 +203,7 @@ export function removeObject(slot: u32, nowMs: f64): bool {
   if (objectState(slot) === RESIDENT) {
     const residentCount = familyResidentCount(family) - 1;
     setFamilyResidentCount(family, residentCount);
-    if (residentCount === 0) policyRemove(family);
+    if (residentCount === 0) policyRemove(family, familyKey(family));
     if (familyIsAnnounced(family)) {
       setFamilyAnnounced(family, false);
       recordRemoval(familyHash(family), objectNamespace(slot));

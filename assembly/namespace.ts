@@ -7,16 +7,20 @@
  *
  *   NAMESPACE  +0 u32 scope  +4 u32 objectCount  +8 u32 isDefined     (12 bytes)
  *   SCOPE      u32 tenant                                             (4 bytes)
- *   TENANT     u64 units of arena memory under keys of the tenant     (8 bytes)
+ *   TENANT     +0 u64 units of arena memory under keys of the tenant
+ *              +8 u64 units that it should not exceed, plus 1; 0 = no limit    (16 bytes)
  *
  * `src/core/namespaces.ts` interns the names and bounds their number.
  */
+import { unitsToBytes } from './address-space';
 import { reserveRegion } from './memory-map';
 import { INVALID_ARGUMENT, SUCCESS } from './result';
 
 const NAMESPACE_SIZE: u32 = 12;
 const OBJECT_COUNT: usize = 4;
 const IS_DEFINED: usize = 8;
+const TENANT_SIZE: u32 = 16;
+const LIMIT: usize = 8;
 
 let namespaces: usize = 0;
 let scopes: usize = 0;
@@ -28,7 +32,7 @@ export function namespaceLayout(countMax: u32): void {
   idCountMax = countMax;
   namespaces = reserveRegion(<u64>NAMESPACE_SIZE * <u64>countMax);
   scopes = reserveRegion(4 * <u64>countMax);
-  tenants = reserveRegion(8 * <u64>countMax);
+  tenants = reserveRegion(<u64>TENANT_SIZE * <u64>countMax);
 }
 
 function namespaceAt(id: u32): usize {
@@ -40,7 +44,7 @@ function scopeAt(scope: u32): usize {
 }
 
 function tenantAt(tenant: u32): usize {
-  return tenants + ((<usize>tenant) << 3);
+  return tenants + ((<usize>tenant) << 4);
 }
 
 /** Gives an unused id its meaning. */
@@ -75,6 +79,22 @@ export function namespaceObjectCount(id: u32): i32 {
 /** Arena units under keys of the tenant; 0 for an unknown one. */
 export function tenantUnits(tenant: u32): u64 {
   return tenant < idCountMax ? load<u64>(tenantAt(tenant)) : 0;
+}
+
+/** Sets the limit of a tenant; no limit with less than 0. An id keeps it when it is used again. */
+export function limitTenant(tenant: u32, bytes: f64): i32 {
+  if (tenant >= idCountMax) return INVALID_ARGUMENT;
+  const units = Math.min(Math.floor(bytes / unitsToBytes(1)), <f64>u32.MAX_VALUE);
+  store<u64>(tenantAt(tenant), bytes >= 0 ? <u64>units + 1 : 0, LIMIT);
+  return SUCCESS;
+}
+
+/** False for a tenant without a limit. */
+export function isTenantOverLimit(tenant: u32): bool {
+  if (tenant >= idCountMax) return false;
+  const at = tenantAt(tenant);
+  const limit = load<u64>(at, LIMIT);
+  return limit !== 0 && load<u64>(at) >= limit;
 }
 
 /** Forgets all keys at once. Writes only where there were any, to leave fresh pages alone. */

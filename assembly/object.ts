@@ -9,8 +9,9 @@
  *   PLACES   +0 sizeBytes  +4 offset in units  +8 memberNext  +12 stamp of the reserving call
  *   HOLDERS  +0 lock (16 bytes)  +16 holds  +20 pins  +24 queue previous  +28 queue next
  *
- * Bookkeeping per object: 64 bytes here and 12 in the index of lifecycle.ts; with one family (68)
- * and one free block (20) each that is 164.
+ * Bookkeeping per object: 64 bytes here and 12 in the index of lifecycle.ts; with one family (56),
+ * its entry in the policy (12) and one free block (20) each that is 164. Policies that remember
+ * what they have evicted take 28 more for as many ghosts as objects.
  */
 import { addressUnitShift } from './address-space';
 import { reserveRegion } from './memory-map';

@@ -39,7 +39,7 @@ import {
   setObjectHolds,
   setObjectPins,
 } from './object';
-import { policyTouch } from './policy/policy';
+import { policyRefresh, policyTouch } from './policy/policy';
 import { INVALID_ARGUMENT, KEY_IN_WRONG_STATE, KEY_NOT_EXIST, SUCCESS } from './result';
 import { lockAcquire, lockCount, lockGeneration, lockIsHeld, lockRelease } from './ttl-lock';
 
@@ -241,12 +241,20 @@ export function finishReadBatch(count: u32, leaseCount: i32, isChecked: bool, no
   return SUCCESS;
 }
 
-/** Tells the policy that the slots were used, last to first (storage.md 10.2). */
-export function touchBatch(count: u32): i32 {
+/**
+ * Tells the policy, last to first (storage.md 10.2), that the first `usedCount` slots were used,
+ * and that the others were placed again. The ranks of one chunk, side by side, are one use.
+ */
+export function touchBatch(count: u32, usedCount: u32): i32 {
   if (!isSlotBatch(count)) return INVALID_ARGUMENT;
+  let family: u32 = 0;
   for (let i = count; i > 0; i--) {
     const slot = slotOf(i - 1);
-    if (isObject(slot) && objectState(slot) === RESIDENT) policyTouch(objectFamily(slot));
+    if (!isObject(slot) || objectState(slot) !== RESIDENT) continue;
+    if (objectFamily(slot) === family) continue;
+    family = objectFamily(slot);
+    if (i <= usedCount) policyTouch(family);
+    else policyRefresh(family);
   }
   return SUCCESS;
 }

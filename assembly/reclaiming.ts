@@ -43,7 +43,7 @@ import {
   RESIDENT_TAG,
   STAGED,
 } from './object';
-import { policyVictim } from './policy/policy';
+import { policyTake, policyVictim } from './policy/policy';
 import {
   DONE,
   INVALID_ARGUMENT,
@@ -242,7 +242,7 @@ export function evict(bytesToFree: f64, familyBudget: u32, isContinued: bool, no
       result = NOTHING_TO_DO;
       break;
     }
-    if (isEvictable(family, now)) evictFamily(family, now);
+    if (isEvictable(family, now) && policyTake(family)) evictFamily(family, now);
   }
   endSums();
   return result;

@@ -29,7 +29,7 @@ import { lifecycleLayout } from './lifecycle';
 import { batchCountMax } from './memory-map';
 import { namespaceLayout } from './namespace';
 import { objectEnd, objectLayout } from './object';
-import { isPolicy, policyCount, policySelect } from './policy/policy';
+import { isPolicy, policyCount, policyLayout, policySelect } from './policy/policy';
 import { lateReleaseCount, readingReset } from './reading';
 import { removalRecordsLayout } from './removal-records';
 import { INVALID_ARGUMENT, SUCCESS } from './result';
@@ -49,6 +49,7 @@ export function tableLayout(objectCountMax: u32, namespaceCountMax: u32, indexSe
   objectLayout(objectCountMax);
   lifecycleLayout(objectCountMax, indexSeed);
   familyLayout(objectCountMax, indexSeed);
+  policyLayout(objectCountMax, namespaceCountMax);
   addressSpaceLayout(objectCountMax);
   // No call but a walk over the whole table can end more chunks than a batch has objects.
   removalRecordsLayout(min(objectCountMax, batchCountMax));

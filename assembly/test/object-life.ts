@@ -1,7 +1,7 @@
 /** The life of objects from inside: what the door cannot ask about. */
 import { addressFreeUnits } from '../address-space';
 import { dueHead, queueHead } from '../expiry-queue';
-import { familyCount, familyFind, familyIsTracked, familyMemberHead } from '../family';
+import { familyCount, familyFind, familyMemberHead } from '../family';
 import {
   detachedCount,
   expiredCount,
@@ -22,6 +22,7 @@ import {
   QUEUE_WRITES,
   RESIDENT_TAG,
 } from '../object';
+import { isTracked } from '../policy/entry';
 import { pinBatch, reserveReadBatch, unpinBatch } from '../reading';
 import { clearAll, evict, sweepExpired } from '../reclaiming';
 import { DONE, MORE, NOTHING_TO_DO } from '../result';
@@ -84,11 +85,11 @@ export function test_a_family_is_tracked_while_it_has_a_resident_object(): void 
   loadChunks(5, 1, 2);
   assert(reserveWriteBatch(1, 2, <f64>UNIT, WRITER, 0) === 2, 'reserve');
   const family = familyFind(KEY_HASHES, 0);
-  assert(!familyIsTracked(family), 'staged objects are no victims');
+  assert(!isTracked(family), 'staged objects are no victims');
   assert(finishWriteBatch(1, 0, 0, false, 0) === 1, 'finish rank 0');
-  assert(familyIsTracked(family), 'one resident object');
+  assert(isTracked(family), 'one resident object');
   assert(clearAll(false, 0) === 1, 'clear takes the resident one');
-  assert(!familyIsTracked(family), 'no resident object left');
+  assert(!isTracked(family), 'no resident object left');
   assert(familyMemberHead(family) !== 0, 'rank 1 is still staged');
   checkAll();
 }

@@ -32,15 +32,23 @@ import {
   bitmapSetRange,
   bitmapTest,
 } from '../bitmap';
-import { familyIntern, familyLayout } from '../family';
+import { familyIntern, familyKey, familyLayout, familyScope } from '../family';
 import { beginLayout, endLayout, HASH_OUTPUT, reserveRegion } from '../memory-map';
+import { arcCapacity, arcTarget } from '../policy/arc';
+import { entryWord } from '../policy/entry';
+import { ghostCount, ghostKey, ghostNext, ghostOldest } from '../policy/ghost';
 import {
   policyCount,
   policyInsert,
+  policyLayout,
+  policyRefresh,
   policyRemove,
+  policyReserve,
   policySelect,
+  policyTake,
   policyTouch,
   policyVictim,
+  policyVictimOf,
 } from '../policy/policy';
 import {
   LOCK_SIZE,
@@ -53,6 +61,7 @@ import {
 } from '../ttl-lock';
 
 const SCRATCH_SIZE: u64 = 65536;
+const TENANT_COUNT_MAX: u32 = 64;
 
 let lock: usize = 0;
 let scratch: usize = 0;
@@ -63,6 +72,7 @@ export function open(countMax: u32): usize {
   lock = reserveRegion(LOCK_SIZE);
   scratch = reserveRegion(SCRATCH_SIZE);
   familyLayout(countMax, 0);
+  policyLayout(countMax, TENANT_COUNT_MAX);
   addressSpaceLayout(countMax);
   assert(endLayout() === 0);
   return scratch;
@@ -132,15 +142,23 @@ export function policy_select(kind: u32): void {
   policySelect(kind);
 }
 
-/** A family for chunk number `chunk`, whose hash is that number. */
-export function policy_family(chunk: u32): u32 {
+/** A family for chunk number `chunk`, whose hash is that number; the tenant is its scope. */
+export function policy_family(chunk: u32, tenant: u32): u32 {
   memory.fill(HASH_OUTPUT, 0, 32);
   store<u32>(HASH_OUTPUT, chunk);
-  return familyIntern(HASH_OUTPUT, 0);
+  return familyIntern(HASH_OUTPUT, tenant);
 }
 
 export function policy_insert(family: u32): void {
-  policyInsert(family);
+  policyInsert(family, familyKey(family), familyScope(family));
+}
+
+export function policy_reserve(family: u32): void {
+  policyReserve(family, familyKey(family), familyScope(family));
+}
+
+export function policy_refresh(family: u32): void {
+  policyRefresh(family);
 }
 
 export function policy_touch(family: u32): void {
@@ -148,11 +166,46 @@ export function policy_touch(family: u32): void {
 }
 
 export function policy_remove(family: u32): void {
-  policyRemove(family);
+  policyRemove(family, familyKey(family));
 }
 
 export function policy_victim(isFromStart: bool): u32 {
   return policyVictim(isFromStart);
+}
+
+export function policy_victim_of(tenant: u32, isFromStart: bool): u32 {
+  return policyVictimOf(tenant, isFromStart);
+}
+
+export function policy_take(family: u32): bool {
+  return policyTake(family);
+}
+
+/** The policy's own notes about a family. */
+export function policy_word(family: u32): u32 {
+  return entryWord(family);
+}
+
+export function policy_key(family: u32): u64 {
+  return familyKey(family);
+}
+
+/** Keys of the ghosts of a list, oldest first, go to the scratch region; returns how many. */
+export function policy_ghosts(list: u32): u32 {
+  let position = scratch;
+  for (let ghost = ghostOldest(list); ghost !== 0; ghost = ghostNext(ghost)) {
+    store<u64>(position, ghostKey(ghost));
+    position += 8;
+  }
+  return ghostCount(list);
+}
+
+export function policy_arc_capacity(): u32 {
+  return arcCapacity();
+}
+
+export function policy_arc_target(): f64 {
+  return arcTarget();
 }
 
 export function policy_count(): u32 {

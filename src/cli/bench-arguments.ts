@@ -9,13 +9,12 @@ import type { CacheGeometry } from '../client/load/cache-shape.ts';
 import { DTYPE_SIZE_BYTES } from '../device/tensor-wrapper.ts';
 import { CommandError, clientCommand, EXIT_CODE_USAGE, parseArguments } from './arguments.ts';
 import { isDtype, parseShapeSpec } from './bench-shape.ts';
+import { NumberReader } from './number-reader.ts';
 import type { ReportOptions } from './report.ts';
 import { toBaseUrl } from './status-document.ts';
 
 const REQUEST_COUNT = 16;
-const COUNT_MAX = 1_000_000_000;
 const CLIENT_COUNT_MAX = 256;
-const SECONDS_MAX = 365 * 86_400;
 
 /** A cache of 64 KiB per token: a request of 512 tokens moves 32 MiB. */
 const SHAPE_DEFAULTS = { layers: 16, heads: 8, headSize: 128, dtype: 'float16', blockSize: 16 };
@@ -189,24 +188,4 @@ function readSpec(
     problems.push(`--block-size: ${flag} has ${value.slotsPerBlock}, got ${slotsPerBlock}`);
   }
   return value;
-}
-
-class NumberReader {
-  readonly problems: string[] = [];
-
-  integer(flag: string, text: string, min: number, max: number = COUNT_MAX): number {
-    const value = /^\d+$/.test(text) ? Number(text) : Number.NaN;
-    if (value >= min && value <= max) return value;
-    this.problems.push(`${flag}: expected a whole number from ${min} to ${max}, got '${text}'`);
-    return min;
-  }
-
-  /** `Infinity` is for a flag that was not given. */
-  milliseconds(flag: string, text: string): number {
-    const seconds = Number(text);
-    if (text === 'Infinity') return Number.POSITIVE_INFINITY;
-    if (text.trim() !== '' && seconds >= 0 && seconds <= SECONDS_MAX) return seconds * 1000;
-    this.problems.push(`${flag}: expected seconds from 0 to ${SECONDS_MAX}, got '${text}'`);
-    return 0;
-  }
 }

@@ -11,6 +11,10 @@ const COMMANDS: Readonly<Record<string, { help: string; load: () => Promise<Comm
   ping: { help: 'send one PING to a server', load: () => import('./ping.ts') },
   status: { help: 'show what a server holds and how it is', load: () => import('./status.ts') },
   bench: { help: 'check and measure a server end to end', load: () => import('./bench.ts') },
+  simulate: {
+    help: 'hit rates by eviction policy and L1 size',
+    load: () => import('./simulate.ts'),
+  },
   version: { help: 'print the version', load: () => import('./version.ts') },
 };
 

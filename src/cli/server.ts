@@ -12,8 +12,10 @@ import { setFlagsFromString } from 'node:v8';
 import { fatal } from '../assert.ts';
 import { systemClock } from '../clock.ts';
 import type { LogLevelName, ServerConfig } from '../config/config.ts';
+import { checkL2Adapters } from '../config/l2-adapters.ts';
 import { loadServerConfig } from '../config/load.ts';
 import { readEnvironment } from '../config/sources.ts';
+import { sizeThreadPool } from '../config/thread-pool.ts';
 import { VERSION } from '../config/version.ts';
 import { LineWriter } from '../observability/line-writer.ts';
 import { createLogger, type Logger } from '../observability/log.ts';
@@ -115,12 +117,17 @@ export async function run(argv: readonly string[]): Promise<number> {
   }
   for (const { flag, reason } of problems) printError(`${flag}: ${reason}`);
   if (!config) return EXIT_CODE_USAGE;
+  const adapters = await checkL2Adapters(config.l2.adapters);
+  for (const problem of adapters.problems) printError(problem);
+  if (adapters.problems.length > 0) return EXIT_CODE_USAGE;
   if (config.settings.isOn('--check')) {
     const { renderSettings } = await import('../config/help.ts');
-    for (const warning of warnings) process.stderr.write(`kvd server: warning: ${warning}\n`);
+    for (const warning of [...warnings, ...adapters.warnings])
+      process.stderr.write(`kvd server: warning: ${warning}\n`);
     process.stdout.write(renderSettings(config.settings));
     return 0;
   }
+  sizeThreadPool(config.settings.objects('--l2-adapter'));
   const lines = new LineWriter(process.stderr);
   const log = await openLog(config, lines);
   for (const warning of warnings) log.warn(warning);

@@ -8,7 +8,7 @@
  */
 import type { HasherExports } from './chunk-hasher.ts';
 
-const ABI_VERSION = 4;
+const ABI_VERSION = 6;
 
 // The compiler's library has no WebAssembly without the DOM; this is the part that is used here.
 declare const WebAssembly: {
@@ -30,6 +30,7 @@ export const REGION = {
   objectKeys: 10,
   objectPlaces: 11,
   removalRecords: 12,
+  familyHashes: 13,
 } as const;
 
 /** Exports of assembly/index.ts; flags are 0 or 1, times and bytes are whole numbers. */
@@ -55,13 +56,14 @@ export interface CoreExports extends HasherExports {
   namespace_define(id: number, scope: number, tenant: number): number;
   namespace_object_count(id: number): number;
   tenant_bytes(tenant: number): number;
+  tenant_limit(tenant: number, bytes: number): number;
   table_find(chunkCount: number, namespaceCount: number, writerTag: number): number;
   table_hold_prefix(chunkCount: number, namespaceCount: number, holdCount: number): number;
   table_hold(count: number, holdCount: number): number;
   table_release_holds(count: number, holdCount: number): number;
   table_pin(count: number): number;
   table_unpin(count: number): number;
-  table_touch(count: number): number;
+  table_touch(count: number, usedCount: number): number;
   table_reserve_read(
     chunkCount: number,
     namespaceCount: number,
@@ -102,6 +104,16 @@ export interface CoreExports extends HasherExports {
   table_grow_arena(sizeBytes: number): number;
   table_statistics(nowMs: number): number;
   table_check(): number;
+  order_init(entryCountMax: number, tenantCountMax: number, policy: number): number;
+  order_add(keyLow: number, keyHigh: number, tenant: number, isReserved: number): number;
+  order_insert(entry: number): number;
+  order_touch(entry: number): number;
+  order_refresh(entry: number): number;
+  order_remove(entry: number): number;
+  order_victim(isFromStart: number): number;
+  order_victim_of(tenant: number, isFromStart: number): number;
+  order_take(entry: number): number;
+  order_count(): number;
 }
 
 /** Must not return: the state of the core is unknown. */

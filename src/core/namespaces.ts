@@ -37,6 +37,8 @@ export const NO_NAMESPACE = 0xffff_ffff;
 export const NAMESPACE_COUNT_MAX = 65_536;
 /** All interned names together: as much as a busy server with long salts needs, 100 times over. */
 const NAME_SIZE_MAX_BYTES = 32 * 1024 * 1024;
+/** Of `tenant_limit`. */
+const NO_LIMIT = -1;
 /** Ids that were asked for this lately are not reused: one call may name 4096 (memory-map.ts). */
 const RECENT_COUNT = 4096;
 /** Entries that one search for a reusable id looks at; the next search goes on behind them. */
@@ -46,6 +48,7 @@ export interface NamespaceExports {
   namespace_define(id: number, scope: number, tenant: number): number;
   namespace_object_count(id: number): number;
   tenant_bytes(tenant: number): number;
+  tenant_limit(tenant: number, bytes: number): number;
 }
 
 interface Entry extends Namespace {
@@ -94,11 +97,13 @@ class IdPool {
   readonly #spare: number[] = [];
   #next = 0;
 
-  use(name: string): number {
+  /** `onNew` hears of a name that gets an id. */
+  use(name: string, onNew?: (id: number) => void): number {
     let entry = this.#ids.get(name);
     if (!entry) {
       entry = { id: this.#spare.pop() ?? this.#next++, useCount: 0 };
       this.#ids.set(name, entry);
+      onNew?.(entry.id);
     }
     entry.useCount += 1;
     return entry.id;
@@ -111,6 +116,10 @@ class IdPool {
     if (entry.useCount > 0) return;
     this.#ids.delete(name);
     this.#spare.push(entry.id);
+  }
+
+  *entries(): Generator<[name: string, id: number]> {
+    for (const [name, { id }] of this.#ids) yield [name, id];
   }
 
   idOf(name: string): number | undefined {
@@ -145,6 +154,7 @@ export class NamespaceTable {
   readonly #tenants = new IdPool();
   readonly #spareIds: number[] = [];
   #nameSize = 0;
+  #limitOf: (cacheSalt: string) => number | null = () => null;
   #useCount = 0;
 
   constructor(exports: NamespaceExports, countMax: number = NAMESPACE_COUNT_MAX) {
@@ -168,7 +178,7 @@ export class NamespaceTable {
     // Every id below `byName.size + spareIds.length` is in one of them, so this one is new.
     const id = this.#spareIds.pop() ?? this.#byName.size;
     const scope = this.#scopes.use(scopeName(key));
-    const tenant = this.#tenants.use(key.cacheSalt);
+    const tenant = this.#tenants.use(key.cacheSalt, (id) => this.#limit(id, key.cacheSalt));
     const result = this.#exports.namespace_define(id, scope, tenant);
     if (result !== 0) {
       this.#giveBack(id, key);
@@ -216,6 +226,19 @@ export class NamespaceTable {
   tenantBytes(cacheSalt: string): number {
     const tenant = this.#tenants.idOf(cacheSalt);
     return tenant === undefined ? 0 : this.#exports.tenant_bytes(tenant);
+  }
+
+  /**
+   * Sets whose bytes IsolatedLRU evicts first: those of tenants above their limit, null = no limit.
+   * Call again when a limit has changed.
+   */
+  limitTenants(limitOf: (cacheSalt: string) => number | null): void {
+    this.#limitOf = limitOf;
+    for (const [cacheSalt, id] of this.#tenants.entries()) this.#limit(id, cacheSalt);
+  }
+
+  #limit(tenant: number, cacheSalt: string): void {
+    this.#exports.tenant_limit(tenant, this.#limitOf(cacheSalt) ?? NO_LIMIT);
   }
 
   #noteUse(entry: Entry): void {

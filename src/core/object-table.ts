@@ -62,9 +62,12 @@ export interface TableLimits {
 
 /** Words of a record of KEYS and PLACES, and the places of fields (assembly/object.ts). */
 const RECORD_WORDS = 4;
+const KEY_FAMILY = 0;
 const KEY_NAMESPACE = 1;
 const PLACE_SIZE = 0;
 const PLACE_OFFSET = 1;
+/** Of a record of HASHES (assembly/family.ts); hashes shorter than this end in zeros. */
+const HASH_SIZE_BYTES = 32;
 
 export const OBJECT_SIZE_MAX_BYTES = 2 ** 32 - 1;
 
@@ -83,6 +86,7 @@ export class ObjectTable {
   readonly #figures: TableFigures;
   readonly #keys: Uint32Array;
   readonly #places: Uint32Array;
+  readonly #familyHashes: Uint8Array;
 
   /** `init` and `table_init` of the core must have been called. */
   constructor(core: CoreExports, limits: TableLimits, onTrap: TrapHandler) {
@@ -96,6 +100,9 @@ export class ObjectTable {
     this.removals = new RemovalRecords(core);
     this.#keys = new Uint32Array(buffer, core.region_offset(REGION.objectKeys), recordWords);
     this.#places = new Uint32Array(buffer, core.region_offset(REGION.objectPlaces), recordWords);
+    const familyHashes = core.region_offset(REGION.familyHashes);
+    const hashBytes = HASH_SIZE_BYTES * (limits.objectCountMax + 1);
+    this.#familyHashes = new Uint8Array(buffer, familyHashes, hashBytes);
   }
 
   // Readers
@@ -192,15 +199,21 @@ export class ObjectTable {
     return codes;
   }
 
-  /** Makes the chunks of the keys the youngest for eviction, the first chunk last. */
-  touch(keys: ObjectKeys): void {
-    this.touchSlots(this.find(keys));
+  /**
+   * Tells the eviction policy, from the last chunk to the first, that the first `usedChunkCount`
+   * chunks of the keys were used, and that the others were only placed (LRU makes both the
+   * youngest; the others give their place in the order to what was used).
+   */
+  touch(keys: ObjectKeys, usedChunkCount: number = keys.chunkCount): void {
+    this.touchSlots(this.find(keys), usedChunkCount * keys.namespaceIds.length);
   }
 
-  touchSlots(slots: Uint32Array): void {
-    this.#forSlotsBackwards(slots, (count) =>
-      this.#call('table_touch', this.#core.table_touch(count)),
-    );
+  touchSlots(slots: Uint32Array, usedCount: number = slots.length): void {
+    for (const first of this.#batch.starts(slots.length).reverse()) {
+      const count = this.#batch.loadSlots(slots, first);
+      const used = Math.min(count, Math.max(0, usedCount - first));
+      this.#call('table_touch', this.#core.table_touch(count, used));
+    }
   }
 
   // Writers
@@ -409,6 +422,12 @@ export class ObjectTable {
     return this.#keys[slot * RECORD_WORDS + KEY_NAMESPACE]!;
   }
 
+  /** Copies the first bytes of the chunk hash of a slot to `target`, as many as fit there. */
+  copyHash(slot: number, target: Uint8Array): void {
+    const start = this.#keys[slot * RECORD_WORDS + KEY_FAMILY]! * HASH_SIZE_BYTES;
+    target.set(this.#familyHashes.subarray(start, start + target.length));
+  }
+
   // Figures
 
   /** Bytes of the arena that are not free, those of detached objects included. */
@@ -444,11 +463,6 @@ export class ObjectTable {
     for (const first of this.#batch.starts(slots.length)) {
       this.#call(name, run(this.#batch.loadSlots(slots, first)));
     }
-  }
-
-  #forSlotsBackwards(slots: Uint32Array, run: (count: number) => void): void {
-    for (const first of this.#batch.starts(slots.length).reverse())
-      run(this.#batch.loadSlots(slots, first));
   }
 
   /** Passes a result >= 0 on. A code here means that the caller broke the contract of the call. */

@@ -44,6 +44,49 @@ export interface EventCatalogue {
   'l1.keys.evicted': { objectCount: number; bytes: number };
   'l1.allocation.failed': { during: 'l1_store' | 'l2_prefetch'; keyCount: number };
   'l1.eviction.loop_tick': { usageRatio: number; isTriggered: boolean };
+  /** The end of one call of an adapter; bytes are those of the objects that it has now. */
+  'l2.store.completed': {
+    adapterIndex: number;
+    l2Name: string;
+    bytes: number;
+    succeededCount: number;
+    failedCount: number;
+  };
+  /** All adapters that count have said what they have. */
+  'l2.prefetch.lookup.completed': { keyCount: number; adapterCount: number; hitChunkCount: number };
+  'l2.load_task.completed': {
+    adapterIndex: number;
+    l2Name: string;
+    bytes: number;
+    loadedCount: number;
+    failedCount: number;
+  };
+  'l2.prefetch.failed': {
+    reason: 'l1_oom' | 'not_found' | 'lookup_timeout' | 'load_timeout' | 'overload';
+    keyCount: number;
+  };
+  /** Asked to be deleted, by tenant. */
+  'l2.keys.evicted': {
+    adapterId: number;
+    typeName: string;
+    countBySalt: ReadonlyMap<string, number>;
+  };
+  /** A LOOKUP of whole chunks of a model that somebody serves; its result is not in yet. */
+  'mp.lookup': {
+    requestId: string;
+    modelName: string;
+    worldSize: number;
+    cacheSalt: string;
+    chunkSizeTokens: number;
+    /** Of the prompt, whole chunks or not. */
+    tokenCount: number;
+    hashes: { readonly bytes: Uint8Array; readonly count: number; readonly hashSizeBytes: number };
+    /** What one rank stores of a chunk. */
+    layouts: readonly {
+      readonly shapes: readonly (readonly number[])[];
+      readonly dtypes: readonly string[];
+    }[];
+  };
   'mp.lookup.end': {
     requestId: string;
     modelName: string;

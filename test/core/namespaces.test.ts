@@ -7,6 +7,7 @@ import { suite } from '../support/suite.ts';
 /** A table of names over a core that says how many objects lie under an id. */
 function openNames(countMax: number) {
   const objectCounts = new Map<number, number>();
+  const limits = new Map<number, number>();
   const defined: [id: number, scope: number, tenant: number][] = [];
   /** So many definitions fail from now on. */
   const refusals = { count: 0 };
@@ -22,6 +23,10 @@ function openNames(countMax: number) {
       },
       namespace_object_count: (id) => objectCounts.get(id) ?? 0,
       tenant_bytes: () => 0,
+      tenant_limit: (tenant, bytes) => {
+        limits.set(tenant, bytes);
+        return 0;
+      },
     },
     countMax,
   );
@@ -30,10 +35,23 @@ function openNames(countMax: number) {
   const age = (n: number) => {
     for (let i = 0; i < 4096; i += 1) names.find(key(n));
   };
-  return { names, objectCounts, defined, refusals, key, age };
+  return { names, objectCounts, limits, defined, refusals, key, age };
 }
 
 suite('namespaces', (test) => {
+  test('a tenant has its limit from its first namespace on, and a new one when it changes', () => {
+    const { names, defined, limits } = openNames(64);
+    names.intern(namespaceKey({ cacheSalt: 'known' }));
+    const quotas = new Map([['known', 5]]);
+    names.limitTenants((cacheSalt) => quotas.get(cacheSalt) ?? null);
+    names.intern(namespaceKey({ cacheSalt: 'new' }));
+    const [known, fresh] = defined.map(([, , tenant]) => tenant);
+    assert.equal([limits.get(known!), limits.get(fresh!)], [5, -1]);
+    quotas.delete('known');
+    names.limitTenants((cacheSalt) => quotas.get(cacheSalt) ?? null);
+    assert.is(limits.get(known!), -1);
+  });
+
   test('gives one id to one namespace and another to each other', () => {
     const { names } = openNames(64);
     const variants = [
