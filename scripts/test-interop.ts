@@ -15,6 +15,9 @@ type Run = (python: string, release: string, check: Check) => Promise<void>;
 
 const PARTS: Readonly<Record<string, () => Promise<{ run: Run }>>> = {
   files: () => import('./interop/files.ts'),
+  raw_block: () => import('./interop/raw-block.ts'),
+  redis: () => import('./interop/redis.ts'),
+  s3: () => import('./interop/s3.ts'),
 };
 
 const { values } = parseArgs({

@@ -16,7 +16,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define KV_ABI_VERSION 2
+#define KV_ABI_VERSION 3
 #define KV_EXPORT __attribute__((visibility("default")))
 
 enum kv_code {
@@ -66,6 +66,11 @@ KV_EXPORT int32_t kv_segment_close(struct kv_segment *segment);
 KV_EXPORT int32_t kv_segment_unlink(const char *name);
 /* Removes the segment unless a living process owns it: 0, -ENOENT or KV_ERR_HELD. */
 KV_EXPORT int32_t kv_segment_remove_stale(const char *name);
+/*
+ * Takes the flock of an open file: 0 or KV_ERR_HELD. It ends with the descriptor, so with the
+ * process at the latest.
+ */
+KV_EXPORT int32_t kv_file_lock(int32_t fd);
 
 /* ---- prepare.c: pages before they are needed ---------------------------------------------- */
 

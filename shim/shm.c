@@ -103,14 +103,17 @@ static bool is_current(const char *name, const struct stat *status) {
   return is_same;
 }
 
+int32_t kv_file_lock(int32_t fd) {
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
+  return errno == EWOULDBLOCK ? KV_ERR_HELD : -errno;
+}
+
 int32_t kv_segment_remove_stale(const char *name) {
   /* Read-only is enough for flock, and works for segments of another user's dead server too. */
   int fd = shm_open(name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC, 0);
   if (fd < 0) return -errno;
-  int32_t result = 0;
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    result = errno == EWOULDBLOCK ? KV_ERR_HELD : -errno;
-  } else {
+  int32_t result = kv_file_lock(fd);
+  if (result == 0) {
     struct stat status;
     bool is_ours = fstat(fd, &status) == 0 && is_current(name, &status);
     if (is_ours && shm_unlink(name) != 0) result = -errno;
@@ -123,9 +126,9 @@ int32_t kv_segment_remove_stale(const char *name) {
 static int create_owned(const char *name, uint64_t size_bytes, uint32_t mode, struct stat *status) {
   int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (fd < 0) return errno == EEXIST ? -EAGAIN : -errno;
-  int result = 0;
-  if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    result = errno == EWOULDBLOCK ? -EAGAIN : -errno;
+  int result = kv_file_lock(fd);
+  if (result != 0) {
+    if (result == KV_ERR_HELD) result = -EAGAIN;
   } else if (fstat(fd, status) != 0) {
     result = -errno;
   } else if (!is_current(name, status)) {

@@ -161,7 +161,7 @@ export const ERRORS = {
     'BAD_REQUEST',
     400,
     'warn',
-    'An L2 store cannot keep an object of this name, size or layout.',
+    'An L2 adapter cannot keep or read an object because of its name, size, layout or key.',
     'The message names what does not fit; other objects are not concerned.',
   ),
   ERR_L2_STORE: row(
@@ -185,6 +185,13 @@ export const ERRORS = {
     'warn',
     'An L2 store could not read, write or delete an object.',
     'The message names the place and the cause: room, permissions, mount, network.',
+  ),
+  ERR_QUOTA_FILE: row(
+    'INTERNAL',
+    503,
+    'error',
+    'The quota file cannot be written; the quotas are as they were.',
+    'The message names the cause: room, permissions, mount. Then set the quota again.',
   ),
   // server
   ERR_OVERLOADED: row(

@@ -2,6 +2,7 @@
  * Runs test files and prints `N passed, N failed` as its last line.
  *
  *   node test/run.ts [--jobs N] [folder or file ...]        default: every *.test.ts under test/
+ *                                                           but those in test/l2, which need servers
  *
  * Each file gets a process of its own: files share no globals, and one that crashes, hangs or
  * leaves a socket open costs its own result only. Counts come from the summary that uvu prints,
@@ -27,8 +28,19 @@ interface FileResult {
   readonly output: string;
 }
 
+/** Real servers that `.ci/setup l2` installs: not on everybody's machine. */
+const NEEDS_SERVERS = 'l2';
+
+function foldersOf(root: string): string[] {
+  return fs
+    .readdirSync(path.join(ROOT, root), { withFileTypes: true })
+    .filter(({ name }) => name !== NEEDS_SERVERS)
+    .filter((entry) => entry.isDirectory() || entry.name.endsWith('.test.ts'))
+    .map(({ name }) => path.join(root, name));
+}
+
 function findTests(selection: readonly string[]): string[] {
-  const roots = selection.length > 0 ? selection : ['test'];
+  const roots = selection.length > 0 ? selection : foldersOf('test');
   const files = new Set<string>();
   for (const root of roots) {
     const absolute = path.resolve(ROOT, root);

@@ -3,9 +3,10 @@
     reference-adapter.py '<JSON of the adapter>'
 
 The first line out is {"release": ...}. Then one answer per line in:
-    {"do": "store", "objects": [{"key": ..., "size": n, "seed": s}]}    {"stored": bool}
+    {"do": "store", "objects": [{"key": ..., "size": n, "seed": s}]}
+                                            {"stored": bool, "seconds": s}
     {"do": "lookup", "keys": [...]}                                     {"found": [bool]}
-    {"do": "load", "objects": [...]}        {"loaded": [bool], "equal": [bool]}
+    {"do": "load", "objects": [...]}        {"loaded": [bool], "equal": [bool], "seconds": s}
     {"do": "delete", "keys": [...]}                                     {}
 Byte i of a value is (31 * i + (i >> 8) + seed) & 255.
 """
@@ -76,6 +77,7 @@ class Adapter:
         buffers = [memory(each["size"]) for each in objects]
         for (_, view), each in zip(buffers, objects):
             view[:] = content(each["size"], each["seed"])
+        start = time.perf_counter()
         task = self.inner.submit_store_task(keys, [buffer for buffer, _ in buffers])
 
         def poll():
@@ -83,7 +85,8 @@ class Adapter:
             return self.done.get(task)
 
         # Bytes that were new to the store; -1 = failed.
-        return {"stored": int(wait(poll)) >= 0}
+        result = int(wait(poll))
+        return {"stored": result >= 0, "seconds": time.perf_counter() - start}
 
     def lookup(self, keys):
         keys = [key_of(key) for key in keys]
@@ -96,13 +99,16 @@ class Adapter:
     def load(self, objects):
         keys = [key_of(each["key"]) for each in objects]
         buffers = [memory(each["size"]) for each in objects]
+        start = time.perf_counter()
         task = self.inner.submit_load_task(keys, [buffer for buffer, _ in buffers])
         bits = wait(lambda: self.inner.query_load_result(task))
+        seconds = time.perf_counter() - start
         equal = [
             bool(torch.equal(view, content(each["size"], each["seed"])))
             for (_, view), each in zip(buffers, objects)
         ]
-        return {"loaded": [bool(bits.test(i)) for i in range(len(keys))], "equal": equal}
+        loaded = [bool(bits.test(i)) for i in range(len(keys))]
+        return {"loaded": loaded, "equal": equal, "seconds": seconds}
 
     def delete(self, keys):
         self.inner.delete([key_of(key) for key in keys])

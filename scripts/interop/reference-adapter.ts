@@ -22,7 +22,14 @@ export function contentOf({ sizeBytes, seed }: Sample): Uint8Array {
   return Uint8Array.from({ length: sizeBytes }, (_, i) => 31 * i + (i >> 8) + seed);
 }
 
+export interface Stored {
+  readonly stored: boolean;
+  /** From the call to its completion. */
+  readonly seconds: number;
+}
+
 export interface Loaded {
+  readonly seconds: number;
   readonly loaded: boolean[];
   readonly equal: boolean[];
 }
@@ -38,26 +45,26 @@ export class ReferenceAdapter {
     this.#answers = readline.createInterface({ input: child.stdout })[Symbol.asyncIterator]();
   }
 
-  /** `spec` as in `--l2-adapter`. */
+  /** `spec` as in `--l2-adapter`. Any release when `release` is null. */
   static async start(
     python: string,
-    release: string,
+    release: string | null,
     spec: Readonly<Record<string, unknown>>,
   ): Promise<ReferenceAdapter> {
     const script = path.join(import.meta.dirname, 'reference-adapter.py');
     const child = spawn(python, [script, JSON.stringify(spec)], {
-      env: { LMCACHE_LOG_LEVEL: 'ERROR', ...DRIVER_ENVIRONMENT },
+      env: { LMCACHE_LOG_LEVEL: 'ERROR', PYTHONWARNINGS: 'ignore', ...DRIVER_ENVIRONMENT },
       stdio: ['pipe', 'pipe', 'inherit'],
     });
     const adapter = new ReferenceAdapter(child);
     const first = await adapter.#answer();
-    if (first['release'] === release) return adapter;
+    if (release === null || first['release'] === release) return adapter;
     await adapter.end();
     throw new Error(`the environment of ${release} holds ${String(first['release'])}`);
   }
 
-  async store(samples: readonly Sample[]): Promise<boolean> {
-    return (await this.#ask({ do: 'store', objects: samples.map(describe) }))['stored'] === true;
+  async store(samples: readonly Sample[]): Promise<Stored> {
+    return (await this.#ask({ do: 'store', objects: samples.map(describe) })) as unknown as Stored;
   }
 
   async lookup(keys: readonly ObjectKey[]): Promise<boolean[]> {

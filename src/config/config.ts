@@ -1,10 +1,11 @@
 /** What the server is built from: every setting with its unit in its name. */
 import { randomUUID } from 'node:crypto';
 import { GIB } from '../units.ts';
+import type { JsonObject } from './flag-spec.ts';
 import type { Settings } from './settings.ts';
 
 export type HashAlgorithm = 'blake3' | 'sha256_cbor' | 'builtin';
-export type EvictionPolicyName = 'LRU' | 'noop';
+export type EvictionPolicyName = 'LRU' | 'IsolatedLRU' | 'ARC' | 'S3FIFO' | 'noop';
 export type TransferMode = 'auto' | 'lmcache_driven' | 'engine_driven';
 export type LogLevelName = 'DEBUG' | 'INFO' | 'WARNING' | 'ERROR' | 'CRITICAL';
 
@@ -53,6 +54,8 @@ export interface ServerConfig {
   readonly httpPort: number;
   /** null = open. */
   readonly httpToken: string | null;
+  /** Adapters and limits may be changed over HTTP. */
+  readonly isReconfigurable: boolean;
 
   readonly logLevel: LogLevelName;
   readonly logFormat: 'text' | 'json';
@@ -61,6 +64,30 @@ export interface ServerConfig {
   readonly hasMetrics: boolean;
   /** The second listener for /metrics, when its flag is given. */
   readonly prometheus: { readonly host: string; readonly port: number } | null;
+
+  readonly l2: {
+    /** As given; read when the kinds of adapters are known (l2-adapters.ts). */
+    readonly adapters: readonly JsonObject[];
+    readonly storePolicy: 'default' | 'skip_l1';
+    readonly prefetchPolicy: 'default' | 'retain';
+    readonly prefetchMaxInFlight: number;
+    readonly lookupTimeoutMs: number;
+    readonly loadTimeoutMs: number;
+    /** '' = none. */
+    readonly cacheNamespace: string;
+    /** Null: quotas end with the process. */
+    readonly quotaFile: string | null;
+    /** For tenants without a quota; null = no limit. */
+    readonly quotaDefaultBytes: number | null;
+  };
+
+  /** null = looked-up chunk hashes are logged nowhere. */
+  readonly lookupHashLog: {
+    readonly folder: string;
+    readonly rotationIntervalMs: number;
+    readonly rotationSizeBytes: number;
+    readonly fileCountMax: number;
+  } | null;
 
   /** Records; 0 = workers cannot subscribe to KV events. */
   readonly kvEventLogSize: number;
@@ -111,6 +138,21 @@ function buildL1(settings: Settings) {
   };
 }
 
+function buildL2(settings: Settings): ServerConfig['l2'] {
+  const quotaDefaultGb = settings.numberOrNull('--quota-default-gb');
+  return {
+    adapters: settings.objects('--l2-adapter'),
+    storePolicy: settings.text('--l2-store-policy') as 'default' | 'skip_l1',
+    prefetchPolicy: settings.text('--l2-prefetch-policy') as 'default' | 'retain',
+    prefetchMaxInFlight: settings.number('--l2-prefetch-max-in-flight'),
+    lookupTimeoutMs: settings.number('--l2-lookup-timeout-seconds') * 1000,
+    loadTimeoutMs: settings.number('--l2-load-timeout-seconds') * 1000,
+    cacheNamespace: settings.text('--cache-namespace'),
+    quotaFile: settings.text('--quota-file') || null,
+    quotaDefaultBytes: quotaDefaultGb === null ? null : Math.trunc(quotaDefaultGb * GIB),
+  };
+}
+
 function buildObservability(settings: Settings) {
   const isObserved = !settings.isOn('--disable-observability');
   const host = settings.textOrNull('--prometheus-host') ?? settings.text('--http-host');
@@ -121,6 +163,18 @@ function buildObservability(settings: Settings) {
     hasRequestLogs: isObserved && !settings.isOn('--disable-logging'),
     hasMetrics: isObserved && !settings.isOn('--disable-metrics'),
     prometheus: settings.isGiven('--prometheus-port') ? { host, port } : null,
+    lookupHashLog: isObserved ? buildLookupHashLog(settings) : null,
+  };
+}
+
+function buildLookupHashLog(settings: Settings): ServerConfig['lookupHashLog'] {
+  const folder = settings.text('--lookup-hash-log-dir');
+  if (folder === '') return null;
+  return {
+    folder,
+    rotationIntervalMs: settings.number('--lookup-hash-log-rotation-interval') * 1000,
+    rotationSizeBytes: settings.number('--lookup-hash-log-rotation-max-size'),
+    fileCountMax: settings.number('--lookup-hash-log-max-files'),
   };
 }
 
@@ -159,9 +213,11 @@ export function buildServerConfig(
     evictionPolicy: settings.text('--eviction-policy') as EvictionPolicyName,
     evictionTriggerWatermark: settings.number('--eviction-trigger-watermark'),
     evictionRatio: settings.number('--eviction-ratio'),
+    l2: buildL2(settings),
     httpHost: settings.text('--http-host'),
     httpPort: settings.number('--http-port'),
     httpToken: secrets.httpToken,
+    isReconfigurable: settings.isOn('--enable-reconfigure-api'),
     ...buildObservability(settings),
     ...buildKvEvents(settings),
     settings,

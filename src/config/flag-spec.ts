@@ -42,7 +42,7 @@ export type JsonObject = { readonly [key: string]: unknown };
 
 /** What a flag may ask for that not every build has. Flip `isBuilt` when the feature arrives. */
 export const FEATURES = {
-  adapters: { isBuilt: false, what: 'L2 adapters' },
+  adapters: { isBuilt: true, what: 'L2 adapters' },
   engineDriven: { isBuilt: true, what: 'engine-driven transfers' },
   blend: { isBuilt: false, what: 'CacheBlend' },
   p2p: { isBuilt: false, what: 'peer-to-peer transfers' },
@@ -51,12 +51,9 @@ export const FEATURES = {
   devdax: { isBuilt: false, what: 'Device-DAX memory' },
   otlp: { isBuilt: false, what: 'OTLP export and tracing' },
   traceFile: { isBuilt: false, what: 'trace recording' },
-  hashLog: { isBuilt: false, what: 'the lookup-hash log' },
   lifecycleMetrics: { isBuilt: false, what: 'sampled and per-tenant metrics' },
-  quotas: { isBuilt: false, what: 'quotas' },
+  quotas: { isBuilt: true, what: 'quotas' },
   plugins: { isBuilt: false, what: 'runtime plugins' },
-  isolatedLru: { isBuilt: false, what: 'the IsolatedLRU policy' },
-  arc: { isBuilt: false, what: 'the ARC policy' },
   objectGroups: { isBuilt: true, what: 'separate object groups' },
   modules: { isBuilt: false, what: 'loadable server modules' },
   grpc: { isBuilt: true, what: 'the gRPC transport' },

@@ -504,10 +504,12 @@ const EVICTION: readonly FlagSpec[] = [
     type: 'choice',
     default: null,
     isRequired: true,
-    choices: ['LRU', 'IsolatedLRU', 'noop', 'ARC'],
-    choiceNeeds: { IsolatedLRU: 'isolatedLru', ARC: 'arc' },
+    choices: ['LRU', 'IsolatedLRU', 'noop', 'ARC', 'S3FIFO'],
     since: '0.5.0',
-    help: 'What leaves L1 first. noop never evicts: stores fail when L1 is full.',
+    help:
+      'What leaves L1 first. ARC and S3FIFO keep what is used again against what is stored once; ' +
+      'IsolatedLRU takes the same part of every tenant; noop never evicts: stores fail when L1 ' +
+      'is full.',
   },
   {
     name: '--eviction-trigger-watermark',
@@ -630,6 +632,20 @@ const L2_STORAGE: readonly FlagSpec[] = [
     needs: 'quotas',
     help: 'File that keeps quotas over restarts.',
   },
+  {
+    name: '--quota-default-gb',
+    section: 'L2 storage',
+    type: 'float',
+    default: null,
+    min: 0,
+    max: 1_048_576,
+    unit: 'GiB',
+    since: 'kvd',
+    needs: 'quotas',
+    help:
+      'What tenants (cache salts) without a quota may hold in L2 adapters that evict by tenant. ' +
+      'Not given: as much as they like. 0: nothing, as the reference has it.',
+  },
 ];
 
 const HTTP: readonly FlagSpec[] = [
@@ -670,7 +686,7 @@ const HTTP: readonly FlagSpec[] = [
     default: false,
     since: 'kvd',
     needs: 'adapters',
-    help: 'Serve the routes that add and remove devices of a running server.',
+    help: 'Serve the routes that change L2 adapters and limits of a running server.',
   },
   {
     name: '--script-allowed-imports',
@@ -837,8 +853,7 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     type: 'text',
     default: '',
     since: '0.5.0',
-    needs: 'hashLog',
-    help: 'Folder for a log of looked-up chunk hashes.',
+    help: 'Folder for a log of looked-up chunk hashes, for kvd simulate; empty = no log.',
   },
   {
     name: '--lookup-hash-log-rotation-interval',
@@ -849,7 +864,6 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     max: TEN_YEARS_SECONDS,
     unit: 'seconds',
     since: '0.5.0',
-    needs: 'hashLog',
     help: 'Longest time in one file.',
   },
   {
@@ -861,7 +875,6 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     max: 1_099_511_627_776,
     unit: 'bytes',
     since: '0.5.0',
-    needs: 'hashLog',
     help: 'Largest size of one file.',
   },
   {
@@ -872,7 +885,6 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     min: 1,
     max: 1_000_000,
     since: '0.5.0',
-    needs: 'hashLog',
     help: 'Files that are kept.',
   },
   {

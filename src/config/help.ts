@@ -73,7 +73,7 @@ function flagHelp(flag: FlagSpec): string {
   return `  ${spelling(flag)}\n${wrap(text, INDENT)}`;
 }
 
-const HEAD = `usage: kvd server --l1-size-gb X --eviction-policy {LRU,noop} [flags]
+const HEAD = `usage: kvd server --l1-size-gb X --eviction-policy LRU [flags]
 
 Serves the KV cache over ZMQ, and HTTP for operators. Every flag can also be given as the variable
 KVD_<FLAG> (KVD_L1_SIZE_GB) or in the JSON file of --config; flags win over variables, variables

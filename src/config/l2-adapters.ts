@@ -1,4 +1,4 @@
-/** `--l2-adapter` JSON, checked: the flag's texts are JSON objects already, here is what is in them. */
+/** What the JSON objects of `--l2-adapter` say, checked. */
 import { type AdapterSpec, readAdapterSpec, type SpecReader } from '../l2/adapter-spec.ts';
 import { type BackendTypes, loadBackendTypes } from '../l2/registry.ts';
 import { suggestName } from './command-line.ts';
@@ -27,4 +27,22 @@ export function readL2Adapters(
 /** Looks for the types only when an adapter is wanted. */
 export async function loadSpecReader(warn: (message: string) => void): Promise<SpecReader> {
   return specReader({ types: await loadBackendTypes(), environment: readEnvironment(), warn });
+}
+
+/** Everything that can be said about the adapters before they are opened. */
+export async function checkL2Adapters(
+  given: readonly JsonObject[],
+): Promise<{ readonly problems: readonly string[]; readonly warnings: readonly string[] }> {
+  const problems: string[] = [];
+  const warnings: string[] = [];
+  if (given.length === 0) return { problems, warnings };
+  const reader = await loadSpecReader((message) => warnings.push(message));
+  for (const [index, json] of given.entries()) {
+    try {
+      readAdapterSpec(json, `--l2-adapter #${index + 1}`, reader);
+    } catch (error) {
+      problems.push((error as Error).message);
+    }
+  }
+  return { problems, warnings };
 }

@@ -15,7 +15,7 @@ import { loadNative } from '../native.ts';
 export type Handle = number | bigint;
 
 /** `KV_ABI_VERSION` of the header that this file was written for. */
-const ABI_VERSION = 2;
+const ABI_VERSION = 3;
 
 /** `enum kv_code`; everything else negative is an errno. */
 export const SHIM_CODE = {
@@ -106,6 +106,7 @@ function declareFunctions(library: LibraryHandle) {
     segmentRemoveStale: declare<[string], number>(
       'int32_t kv_segment_remove_stale(const char *name)',
     ),
+    fileLock: declare<[number], number>('int32_t kv_file_lock(int32_t fd)'),
     preparerOpen: declare<[Handle], Handle>('int64_t kv_preparer_open(uint64_t segment)'),
     preparerTarget: declare<[Handle, number, number], void>(
       'void kv_preparer_target(uint64_t preparer, uint64_t used, uint64_t target)',
@@ -224,6 +225,14 @@ export class Shim {
   /** 0 when removed, else the code for which it was left alone. */
   removeStaleSegment(name: string): number {
     return this.#calls.segmentRemoveStale(name);
+  }
+
+  /** False when somebody else has it. The lock ends with the descriptor. */
+  lockFile(descriptor: number): boolean {
+    const code = this.#calls.fileLock(descriptor);
+    if (code === SHIM_CODE.held) return false;
+    checked(code);
+    return true;
   }
 
   openPreparer(segment: Segment): Handle {

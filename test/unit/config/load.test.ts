@@ -2,6 +2,7 @@ import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import * as assert from 'uvu/assert';
+import { checkL2Adapters } from '../../../src/config/l2-adapters.ts';
 import { loadServerConfig } from '../../../src/config/load.ts';
 import { suite } from '../../support/suite.ts';
 import vectors from '../../vectors/http/cli-startup-0.5.0.json' with { type: 'json' };
@@ -274,8 +275,6 @@ suite('configuration: checks', (test) => {
 
 suite('configuration: features that are not built', (test) => {
   const REFUSED = [
-    ['--l2-adapter', '{"type":"fs","base_path":"/x"}'],
-    ['--l2-store-policy', 'skip_l1'],
     ['--engine-type', 'blend'],
     ['--p2p-advertise-url', 'h:1'],
     ['--coordinator-url', 'http://x'],
@@ -284,12 +283,8 @@ suite('configuration: features that are not built', (test) => {
     ['--otlp-endpoint', 'http://x'],
     ['--enable-tracing'],
     ['--trace-level', 'storage'],
-    ['--lookup-hash-log-dir', '/x'],
-    ['--quota-file', '/x'],
     ['--runtime-plugin-locations', '/x'],
     ['--runtime-plugin-config', '{"a":1}'],
-    ['--eviction-policy', 'IsolatedLRU'],
-    ['--eviction-policy', 'ARC'],
     ['--server-module', '{}'],
     ['--metrics-sample-rate', '0.5'],
     ['--no-gds-l1-use-direct-io'],
@@ -301,6 +296,12 @@ suite('configuration: features that are not built', (test) => {
       assert.match(reasons[0]!, /needs .+, which this build does not have/);
     });
   }
+
+  test('every eviction policy is accepted', () => {
+    for (const policy of ['LRU', 'IsolatedLRU', 'ARC', 'S3FIFO', 'noop']) {
+      assert.is(good(['--eviction-policy', policy]).evictionPolicy, policy);
+    }
+  });
 
   test('default and neutral values are accepted', () => {
     good(['--l2-store-policy', 'default', '--supported-transfer-mode', 'auto']);
@@ -367,14 +368,16 @@ suite('configuration: start-up cases of the reference 0.5.0', (test) => {
   const base = vectors.base_args.slice(1);
 
   for (const { case: name, extra_args, env, outcome } of vectors.cases) {
-    test(`${name}: ${outcome === 'exits' ? 'refused' : 'accepted'} as expected`, () => {
+    test(`${name}: ${outcome === 'exits' ? 'refused' : 'accepted'} as expected`, async () => {
       const isRefused =
         (outcome === 'exits' && !RUN_TIME.includes(name)) || STRICTER.includes(name);
-      const { problems } = loadServerConfig(
+      const { config, problems } = loadServerConfig(
         [...base, ...extra_args],
         env as Record<string, string>,
       );
-      assert.is(problems.length > 0, isRefused, JSON.stringify(problems));
+      const adapters = await checkL2Adapters(config?.l2.adapters ?? []);
+      const all = [...problems, ...adapters.problems];
+      assert.is(all.length > 0, isRefused, JSON.stringify(all));
     });
   }
 });
