@@ -2,7 +2,7 @@
  * Runs test files and prints `N passed, N failed` as its last line.
  *
  *   node test/run.ts [--jobs N] [folder or file ...]        default: every *.test.ts under test/
- *                                                           but those in test/l2, which need servers
+ * but not those in test/l2, which need servers
  *
  * Each file gets a process of its own: files share no globals, and one that crashes, hangs or
  * leaves a socket open costs its own result only. Counts come from the summary that uvu prints,
