@@ -1,7 +1,7 @@
 /**
  * `npm run conformance -- [--release 0.5.6] [--with-fs] [arguments of the driver]`: the real client
- * of the reference against kvd, of release 0.5.0 unless another one is named; with --with-fs against
- * one that also keeps everything in files.
+ * of the reference against kvd, of release 0.5.0 unless another one is named; with --with-fs
+ * against one that also keeps everything in files.
  *
  * Strict: whatever fails is a failure. What is left out is named below, with its reason, and on the
  * terminal. The last line is the sum of all runs, `N passed, N failed`.
@@ -30,8 +30,8 @@ const TYPED_REFUSAL = 'hostile_short_segment,hostile_shm_name_traversal';
 const NEWEST_DIALECT = ['0.5.5', '0.5.6'];
 
 /**
- * A cleared L1 is filled again from files, and the number of hits is not known while files are still
- * looked for: both as with the reference.
+ * A cleared L1 is filled again from files, and the number of hits is not known while files are
+ * still looked for: both as with the reference.
  */
 const NOT_WITH_FILES = 'clear,lookup_hits_op';
 

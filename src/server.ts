@@ -12,6 +12,7 @@ import type { Clock } from './clock.ts';
 import { systemClock } from './clock.ts';
 import type { ServerConfig } from './config/config.ts';
 import { describeConfig } from './config/describe-config.ts';
+import { loadSpecReader, readL2Adapters } from './config/l2-adapters.ts';
 import { COMMIT, VERSION } from './config/version.ts';
 import { Core } from './core/core.ts';
 import { openCpuDevice } from './device/cpu-shm.ts';
@@ -19,7 +20,7 @@ import type { Device } from './device/device.ts';
 import { isProcessAlive } from './device/process-owner.ts';
 import { Shim } from './device/shim.ts';
 import { Dispatcher } from './engine/dispatch.ts';
-import { InstanceRegistry } from './engine/instances.ts';
+import { type Instance, InstanceRegistry } from './engine/instances.ts';
 import { ChunkAnnouncer } from './engine/kv-events/chunk-announcer.ts';
 import { KvEventLog } from './engine/kv-events/kv-event-log.ts';
 import { KvEventModule } from './engine/kv-events/kv-event-module.ts';
@@ -32,18 +33,26 @@ import { EngineDrivenTransferModule } from './engine/transfer/engine-driven.ts';
 import { LMCacheDrivenTransferModule } from './engine/transfer/lmcache-driven.ts';
 import { WarmPrefetcher } from './engine/warm-prefetch.ts';
 import { KvdError } from './errors.ts';
+import type { RuntimeChanges } from './http/backend.ts';
 import { EngineBackend } from './http/engine-backend.ts';
 import { HttpServer } from './http/http-server.ts';
+import { TableQuotas } from './http/quota-backend.ts';
 import { EventBus } from './observability/events.ts';
 import { createLogger, type Logger } from './observability/log.ts';
+import { LookupHashLog } from './observability/logging/lookup-hash-log.ts';
 import { logRequests } from './observability/logging/request-lines.ts';
 import { EventCounters } from './observability/metrics/event-counters.ts';
 import type { MetricsSnapshot } from './observability/metrics/source.ts';
 import { PrometheusText } from './observability/prometheus.ts';
+import { L1Deletion } from './storage/l1-deletion.ts';
 import { L1Manager } from './storage/l1-manager.ts';
 import { openAnonymousMemory } from './storage/l1-memory/anonymous.ts';
 import { type L1Memory, openL1Memory, type ShmOptions } from './storage/l1-memory/l1-memory.ts';
 import { OVERHEAD_BYTES, readMemoryLimitBytes } from './storage/l1-memory/memory-limit.ts';
+import { AdapterControl } from './storage/l2/adapter-control.ts';
+import { AdapterHouse } from './storage/l2/adapter-house.ts';
+import { L2Eviction } from './storage/l2/l2-eviction.ts';
+import { QuotaTable } from './storage/l2/quota.ts';
 import { StorageManager } from './storage/storage-manager.ts';
 import { formatBytes, MIB } from './units.ts';
 import { Doors } from './wire/doors.ts';
@@ -104,6 +113,7 @@ interface Engine {
   readonly kvEventPublisher: KvEventPublisher | null;
   readonly stalls: StallWatch;
   readonly dispatcher: Dispatcher;
+  readonly l2: L2;
 }
 
 /** What to undo, latest first. */
@@ -163,6 +173,7 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
   closers.add(() => http.close(config.shutdownTimeoutMs));
   const counters = config.hasMetrics ? new EventCounters(bus) : null;
   if (config.hasRequestLogs) logRequests(bus, log.child('engine'));
+  openLookupHashLog(ground, closers);
   const doors = await Doors.open({
     endpoints: config.endpoints,
     clock,
@@ -211,6 +222,13 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
   };
 }
 
+function openLookupHashLog({ config, log, clock, bus }: Ground, closers: Closers): void {
+  if (!config.lookupHashLog) return;
+  const hashLog = LookupHashLog.open({ ...config.lookupHashLog, clock, log: log.child('engine') });
+  hashLog.listen(bus);
+  closers.add(() => hashLog.close());
+}
+
 /** A second house, as small as possible and unseen: nothing of it is left when it is closed. */
 async function openRehearsalHouse(ground: Ground, shim: Shim): Promise<RehearsalHouse> {
   const { clock } = ground;
@@ -220,6 +238,7 @@ async function openRehearsalHouse(ground: Ground, shim: Shim): Promise<Rehearsal
     l1AlignBytes: REHEARSAL_ALIGN_BYTES,
     copyThreadCount: 1,
     kvEventPublisher: null,
+    l2: { ...ground.config.l2, adapters: [], quotaFile: null },
   };
   const discard = { format: 'text', level: 'info', clock, hasColours: false } as const;
   const log = await createLogger({ ...discard, write: () => {} });
@@ -292,7 +311,8 @@ async function buildEngine(
   });
   closers.add(() => device.close());
   const storage = buildStorage(ground, core, memory);
-  closers.add(() => storage.close());
+  const l2 = await openL2(ground, storage, shim, closers);
+  limitTenants(core, l2.quotas);
   const instances = new InstanceRegistry({
     clock,
     bus,
@@ -301,13 +321,17 @@ async function buildEngine(
     registrationGraceSeconds: config.registrationGraceMs / 1000,
   });
   const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: config.sessionTtlMs });
+  bus.subscribe('instance.registered', ({ instanceId }) => {
+    const instance = instances.lookup(instanceId) ?? instances.lookupEngineDriven(instanceId);
+    if (instance) warnOfRefusals(instance, l2.house, log);
+  });
   instances.onLastInstance((model, worldSize) => sessions.releaseModel(model, worldSize));
   const rooms = { storage, sessions, instances, hasher: core.hasher, clock, bus };
   const engineLog = log.child('engine');
-  const lookup = new LookupModule({ ...rooms, log: engineLog });
+  const announcer = new ChunkAnnouncer(rooms);
+  const lookup = new LookupModule({ ...rooms, announcer, log: engineLog });
   const { chunkSizeTokens } = config;
   const management = new ManagementModule({ ...rooms, chunkSizeTokens, log: engineLog });
-  const announcer = new ChunkAnnouncer(rooms);
   const { kvEventPublisher, kvEvents } = await buildKvEvents(ground, instances, closers);
   const transfers = buildTransfers(config, { ...rooms, announcer, device, memory, log: engineLog });
   const { lmcacheDriven, engineDriven } = transfers;
@@ -332,7 +356,7 @@ async function buildEngine(
   closers.add(() => watch.close());
   return {
     ...{ ...rooms, core, memory, device, lookup, ...transfers },
-    ...{ kvEvents, kvEventPublisher, stalls, dispatcher },
+    ...{ kvEvents, kvEventPublisher, stalls, dispatcher, l2 },
   };
 }
 
@@ -437,11 +461,75 @@ function buildStorage({ config, log, clock, bus }: Ground, core: Core, memory: L
     evictionRatio: config.evictionRatio,
     writeTtlMs: config.writeTtlMs,
     readTtlMs: config.readTtlMs,
-    prefetchMaxInFlight: config.settings.number('--l2-prefetch-max-in-flight'),
+    namespaces,
+    l2: { ...config.l2, hashSizeBytes: core.hasher.hashSizeBytes },
     clock,
     bus,
     log: log.child('storage'),
   });
+}
+
+interface L2 {
+  readonly quotas: QuotaTable;
+  readonly eviction: L2Eviction;
+  readonly house: AdapterHouse;
+  readonly control: AdapterControl;
+}
+
+/** Adapters in the order of their flags. What has not been stored yet is, before they close. */
+/** What tenants may hold is also what IsolatedLRU leaves them in L1. */
+function limitTenants({ namespaces }: Core, quotas: QuotaTable): void {
+  const limit = () => namespaces.limitTenants((cacheSalt) => quotas.limitBytesOf(cacheSalt));
+  limit();
+  quotas.onChange(limit);
+}
+
+/** A transformation that cannot take a model's objects would leave its L2 empty without a word. */
+function warnOfRefusals({ layout, modelName }: Instance, house: AdapterHouse, log: Logger): void {
+  for (const { layoutText } of layout.objectGroups) {
+    for (const refusal of house.refusalsOf(layoutText)) {
+      log.limited(
+        'warn',
+        `serde:${modelName}:${refusal}`,
+        `${modelName} is not stored: ${refusal}`,
+      );
+    }
+  }
+}
+
+async function openL2(
+  { config, log: rootLog, clock, bus }: Ground,
+  storage: StorageManager,
+  shim: Shim,
+  closers: Closers,
+): Promise<L2> {
+  const log = rootLog.child('l2');
+  const quotas = await QuotaTable.open({
+    filePath: config.l2.quotaFile,
+    defaultLimitBytes: config.l2.quotaDefaultBytes,
+  });
+  const eviction = new L2Eviction({ quotas, clock, bus, log });
+  const reader = await loadSpecReader((message) => log.warn(message));
+  const house = new AdapterHouse({
+    adapters: storage.l2.adapters,
+    eviction,
+    reader,
+    alignBytes: config.l1AlignBytes,
+    lockFile: (descriptor) => shim.lockFile(descriptor),
+    clock,
+    log,
+  });
+  closers.add(async () => {
+    const isFree = await storage.close(config.shutdownTimeoutMs);
+    await house.close();
+    if (!isFree) log.error('an L2 adapter has not let go of L1 in time');
+  });
+  for (const spec of readL2Adapters(config.l2.adapters, reader)) {
+    const { id, typeName } = await house.add(spec);
+    log.info(`L2 adapter ${id}: ${typeName}`);
+  }
+  const control = new AdapterControl({ house, adapters: storage.l2.adapters, reader });
+  return { quotas, eviction, house, control };
 }
 
 function buildBackend(
@@ -454,6 +542,7 @@ function buildBackend(
   const startMs = clock.nowMs();
   const backend: EngineBackend = new EngineBackend({
     ...engine,
+    ...tiersOf(ground, engine),
     warmPrefetcher: new WarmPrefetcher({ ...engine, hasher: engine.core.hasher, clock }),
     wire,
     chunkSizeTokens: config.chunkSizeTokens,
@@ -479,6 +568,32 @@ function buildBackend(
     counters,
   });
   return backend;
+}
+
+/** What operators may ask of the tiers and change in them. */
+function tiersOf({ config, clock, bus }: Ground, { core, storage, l2 }: Engine) {
+  const { control, eviction, quotas } = l2;
+  const { table, namespaces, hasher } = core;
+  const { hashSizeBytes } = hasher;
+  const changes: RuntimeChanges = {
+    addAdapter: (spec) => control.addAdapter(spec),
+    drainAdapter: (id, timeoutMs) => control.drainAdapter(id, timeoutMs),
+    removeAdapter: (id, timeoutMs) => control.removeAdapter(id, timeoutMs),
+    changeL1({ triggerWatermark, evictionRatio }) {
+      const now = storage.changeEviction({
+        ...(triggerWatermark === undefined ? {} : { watermarkRatio: triggerWatermark }),
+        ...(evictionRatio === undefined ? {} : { evictionRatio }),
+      });
+      return { triggerWatermark: now.watermarkRatio, evictionRatio: now.evictionRatio };
+    },
+  };
+  return {
+    l1Deletion: new L1Deletion({ table, namespaces, hashSizeBytes, clock, bus }),
+    l2Eviction: eviction,
+    adapters: control,
+    quotas: new TableQuotas({ table: quotas, eviction, namespaces }),
+    changes: config.isReconfigurable ? changes : null,
+  };
 }
 
 /** What a scrape reads: the numbers of all rooms at one moment. */

@@ -5,7 +5,8 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import * as assert from 'uvu/assert';
-import { insertFlags, renderErrors } from '../scripts/generate-docs.ts';
+import { insertAdapters, insertFlags, renderErrors } from '../scripts/generate-docs.ts';
+import { loadBackendTypes } from '../src/l2/registry.ts';
 import {
   findFunctions,
   importsOf,
@@ -59,7 +60,8 @@ const LOWER_ROOMS: Readonly<Record<string, readonly string[]>> = {
   plugins: ['engine', 'storage', 'core', 'l2', 'device'],
   // The codec and its types; the client stands outside the house.
   client: ['wire', 'engine', 'core'],
-  config: [],
+  // Only for the keys of adapters: what `--l2-adapter` may say.
+  config: ['l2'],
   observability: [],
 };
 const GROUND_FLOOR = ['clock', 'assert', 'errors', 'units', 'native'];
@@ -77,6 +79,8 @@ const PACKAGE_OWNERS: Readonly<Record<string, RegExp>> = {
   zod: /^src\/(config|http)\//,
   pino: /^src\/observability\//,
   '@opentelemetry': /^src\/observability\//,
+  '@redis': /^src\/l2\/redis\//,
+  '@aws-sdk': /^src\/l2\/(s3\/|adapters\/s3\.ts$)/,
   mitata: /^bench\//,
   uvu: /^test\//,
   'fast-check': /^test\//,
@@ -349,6 +353,11 @@ suite('tests and documents', (test) => {
   test('docs/operating.md has every flag as src/config/flags.ts has it', () => {
     const text = fs.readFileSync(path.join(ROOT, 'docs/operating.md'), 'utf8');
     assert.is(text, insertFlags(text), 'run `npm run docs`');
+  });
+
+  test('docs/l2-adapters.md has every key of every adapter', async () => {
+    const text = fs.readFileSync(path.join(ROOT, 'docs/l2-adapters.md'), 'utf8');
+    assert.is(text, insertAdapters(text, await loadBackendTypes()), 'run `npm run docs`');
   });
 
   test('every npm script that a document names exists', () => {

@@ -2,17 +2,21 @@
  * `npm run bench:l2-files -- [--folder F] [--size-mib 8] [--count 64] [--workers 4] [--rounds 3]
  *                           [--reference PYTHON]`
  *
- * How fast `fs` stores and loads, beside `dd` with the same block size and flags on the same disk:
- * one process, sequential, one file of the same length. With `--reference`, the interpreter of an
- * environment with lmcache, its `fs_native` too.
+ * How fast `fs` stores and loads, beside sequential I/O with the same block size and flags on the
+ * same disk:
+ *
+ *   dd          one file of the same length in all, from and to one buffer of one block
+ *   plain       synchronous system calls over the same files, from and to the same L1 memory; the
+ *               difference to dd is that of many files and of memory that no cache holds
+ *   reference   with `--reference`, the interpreter of an environment with lmcache: its `fs_native`
  *
  *   direct     O_DIRECT on both sides: the disk
  *   buffered   the page cache on both sides: stores end in memory, loads come from there
  *
- * All sides in turn, the best round of each counts. The target is 90 % of dd.
+ * All sides in turn, the best round of each counts. The target is 90 %.
  */
 import { spawnSync } from 'node:child_process';
-import { mkdtempSync } from 'node:fs';
+import fs, { mkdtempSync } from 'node:fs';
 import { rm } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
@@ -92,6 +96,25 @@ async function measureDd(folder: string, isDirect: boolean): Promise<Speeds> {
   return { store: gibPerSecond(seconds.store), load: gibPerSecond(seconds.load) };
 }
 
+function measurePlain(folder: string, isDirect: boolean, arena: SlotArena): Speeds {
+  const { O_CREAT, O_DIRECT, O_RDONLY, O_WRONLY } = fs.constants;
+  const flag = isDirect ? O_DIRECT : 0;
+  arena.reset();
+  const slots = Array.from({ length: count }, (_, index) => arena.slot(sizeBytes).fill(index + 1));
+  const overAll = (flags: number, move: (fd: number, slot: Uint8Array) => void): number => {
+    const startMs = performance.now();
+    for (const [index, slot] of slots.entries()) {
+      const fd = fs.openSync(path.join(folder, `${index}`), flags | flag);
+      move(fd, slot);
+      fs.closeSync(fd);
+    }
+    return gibPerSecond((performance.now() - startMs) / 1000);
+  };
+  const store = overAll(O_WRONLY | O_CREAT, (fd, slot) => fs.writeSync(fd, slot));
+  const load = overAll(O_RDONLY, (fd, slot) => fs.readSync(fd, slot));
+  return { store, load };
+}
+
 async function measureReference(folder: string, isDirect: boolean): Promise<Speeds> {
   const spec = {
     type: 'fs_native',
@@ -125,6 +148,7 @@ const rows: Record<string, unknown>[] = [];
 for (const isDirect of [true, false]) {
   const sides: Record<string, (folder: string) => Promise<Speeds>> = {
     dd: (folder) => measureDd(folder, isDirect),
+    plain: async (folder) => measurePlain(folder, isDirect, arena),
     kvd: (folder) => measureOurs(folder, isDirect, arena),
     ...(values.reference ? { reference: (folder) => measureReference(folder, isDirect) } : {}),
   };
@@ -143,9 +167,11 @@ for (const isDirect of [true, false]) {
     const figures = Object.fromEntries(
       Object.entries(best).map(([side, speeds]) => [`${side} GiB/s`, speeds[operation].toFixed(2)]),
     );
-    const ratio = ((best['kvd']?.[operation] ?? 0) / (best['dd']?.[operation] ?? 1)) * 100;
+    const ratioTo = (side: string): string =>
+      `${(((best['kvd']?.[operation] ?? 0) / (best[side]?.[operation] ?? 1)) * 100).toFixed(0)} %`;
     const mode = isDirect ? 'direct' : 'buffered';
-    rows.push({ mode, operation, ...figures, 'kvd of dd': `${ratio.toFixed(0)} %` });
+    const ratios = { 'kvd of dd': ratioTo('dd'), 'kvd of plain': ratioTo('plain') };
+    rows.push({ mode, operation, ...figures, ...ratios });
   }
 }
 await arena.close();

@@ -89,6 +89,11 @@ export class LookupShare {
     return this.task.result?.chunkCount ?? null;
   }
 
+  /** Chunks that are there or can be loaded; null while slower stores are asked. */
+  get lookupHitCount(): number | null {
+    return this.task.lookupHits;
+  }
+
   get sizeBytes(): number {
     return this.#slots.byteLength + this.#remaining.byteLength;
   }

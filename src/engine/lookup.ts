@@ -32,6 +32,7 @@ import type { RequestContext } from './client-traits.ts';
 import { allRanks, findColumnNamespaces } from './column-namespaces.ts';
 import type { EngineModule, HandlerTable } from './handlers.ts';
 import type { InstanceRegistry } from './instances.ts';
+import type { ChunkAnnouncer } from './kv-events/chunk-announcer.ts';
 import type { RegisteredLayout } from './layout-registry.ts';
 import type { LookupShare } from './lookup-share.ts';
 import { onFailure } from './on-failure.ts';
@@ -47,6 +48,7 @@ export interface LookupModuleOptions {
   readonly sessions: SessionTable;
   readonly instances: InstanceRegistry;
   readonly hasher: ChunkHasher;
+  readonly announcer: Pick<ChunkAnnouncer, 'isFollowed' | 'announce'>;
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
@@ -140,6 +142,18 @@ export class LookupModule implements EngineModule {
     const task = storage.submitPrefetch(keys, readerCount, groupRules);
     const scope = { ...scopeOf(key, context), chunkCount, ranks, objectGroupIds, readerCount };
     sessions.addLookup(key.requestId, { scope, hashes, task });
+    if (!task.result) this.#announceLater(key, hashes, task);
+  }
+
+  /** What a slower tier makes resident is news for those who follow L1, like what is stored. */
+  #announceLater(key: CacheKey, hashes: ChunkHashes, task: PrefetchTask): void {
+    const { announcer } = this.#options;
+    if (!announcer.isFollowed) return;
+    // The frame that the tokens lie in belongs to its request.
+    const tokens = { ...key.tokens, bytes: Uint8Array.from(key.tokens.bytes) };
+    task.onDone(({ chunkCount }) =>
+      announcer.announce({ key: { ...key, tokens }, hashes, firstChunk: 0, chunkCount }),
+    );
   }
 
   #publishLookup(key: CacheKey, hashes: ChunkHashes, layout: RegisteredLayout): void {
@@ -214,7 +228,7 @@ export class LookupModule implements EngineModule {
 
   #hits(requestId: string, context: RequestContext): number | null {
     const share = this.#options.sessions.findLookup(requestId, context.connectionId);
-    return share ? share.hitChunkCount : 0;
+    return share ? share.lookupHitCount : 0;
   }
 
   /**

@@ -3,6 +3,8 @@
  *
  * Everything here is cheap, or a promise: nothing may hold the event loop (spec http 10.5).
  */
+import type { DeleteResult, ListPage } from '../l2/backend.ts';
+import type { ObjectKey } from '../l2/object-key.ts';
 
 export interface Readiness {
   readonly state: 'ready' | 'degraded' | 'unready';
@@ -47,13 +49,91 @@ export interface WarmPrefetchOutcome {
   readonly totalKeyCount: number;
 }
 
+/** An L2 adapter, as lists show it. */
+export interface AdapterSummary {
+  readonly id: number;
+  readonly typeName: string;
+  /** Other servers use the same store. */
+  readonly isShared: boolean;
+  readonly isDraining: boolean;
+  readonly isHealthy: boolean;
+  readonly canList: boolean;
+}
+
+export interface ObjectListRequest {
+  /** Null: of all models. */
+  readonly modelName: string | null;
+  readonly pageSize: number;
+  readonly token: string | null;
+}
+
+export interface AdapterClearResult {
+  readonly adapter: AdapterSummary;
+  readonly removedObjectCount: number;
+  /** Somebody is about to load them. */
+  readonly skippedObjectCount: number;
+  readonly freedBytes: number;
+  /** Why it is not all that should be gone; null = it is. */
+  readonly error: string | null;
+}
+
+export interface L1Limits {
+  readonly triggerWatermark: number;
+  readonly evictionRatio: number;
+}
+
+/** Changes of a running server; each ends what is running before it takes something away. */
+export interface RuntimeChanges {
+  /** `spec` is the JSON of `--l2-adapter`. Rejects with `ERR_CONFIG` when it cannot work. */
+  addAdapter(spec: unknown): Promise<AdapterSummary>;
+  /** False: it is not idle after `timeoutMs`. It gets no new work either way. */
+  drainAdapter(id: number, timeoutMs: number): Promise<boolean>;
+  /** False: as with `drainAdapter`, and it is still there. */
+  removeAdapter(id: number, timeoutMs: number): Promise<boolean>;
+  /** Missing ones stay as they are. */
+  changeL1(limits: Partial<L1Limits>): L1Limits;
+}
+
+export interface AdapterBackend {
+  /** In the order of their ids. */
+  list(): readonly AdapterSummary[];
+  listObjects(id: number, request: ObjectListRequest): Promise<ListPage>;
+  deleteObjects(id: number, keys: readonly ObjectKey[]): Promise<readonly DeleteResult[]>;
+  /** Of all adapters. */
+  clear(): Promise<readonly AdapterClearResult[]>;
+}
+
+export interface QuotaBackend {
+  /** For salts without a quota; null = exempt. */
+  readonly defaultLimitBytes: number | null;
+  /** False while no adapter evicts by quota. */
+  readonly isEffective: boolean;
+  list(): readonly { readonly cacheSalt: string; readonly limitBytes: number }[];
+  quotaOf(cacheSalt: string): number | null;
+  set(cacheSalt: string, limitBytes: number): Promise<void>;
+  delete(cacheSalt: string): Promise<boolean>;
+  /** Bytes in all L2 adapters together, by salt. */
+  usageBySalt(): ReadonlyMap<string, number>;
+  usedL1BytesOf(cacheSalt: string): number;
+}
+
 export interface HttpBackend {
+  readonly adapters: AdapterBackend;
+  readonly quotas: QuotaBackend;
+  /** Null: not allowed (`--enable-reconfigure-api`). */
+  readonly changes: RuntimeChanges | null;
   /** Keys of spec http 7.1, in their order. Instance ids may be bigints. */
   status(): Record<string, unknown>;
   /** Why the data path is dead or draining; null = healthy. */
   unhealthyReason(): string | null;
   readiness(): Promise<Readiness>;
+  /** L1 only. */
   clear(options: { readonly isForced: boolean }): Promise<ClearResult>;
+  /** `isForced`: also what somebody still uses; its memory is freed when the last user is done. */
+  deleteFromL1(
+    keys: readonly ObjectKey[],
+    isForced: boolean,
+  ): { readonly deletedCount: number; readonly lockedCount: number };
   /** `not-enabled`: no module moves the bytes of instances itself. */
   checksumTarget(instanceId: bigint): ChecksumTarget | 'not-enabled' | 'unknown';
   /** False when no such instance is registered. */

@@ -9,14 +9,20 @@ import type { EngineDrivenTransferModule } from '../engine/transfer/engine-drive
 import { blockAxesOf, countLayers } from '../engine/transfer/kv-layout.ts';
 import type { LMCacheDrivenTransferModule } from '../engine/transfer/lmcache-driven.ts';
 import type { WarmPrefetcher } from '../engine/warm-prefetch.ts';
+import type { ObjectKey } from '../l2/object-key.ts';
+import type { L1Deletion, L1DeletionResult } from '../storage/l1-deletion.ts';
+import type { L2Eviction } from '../storage/l2/l2-eviction.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import type {
+  AdapterBackend,
   BlockChecksums,
   ChecksumRequest,
   ChecksumTarget,
   ClearResult,
   HttpBackend,
+  QuotaBackend,
   Readiness,
+  RuntimeChanges,
   WarmPrefetch,
   WarmPrefetchOutcome,
 } from './backend.ts';
@@ -33,6 +39,12 @@ export interface WireReport {
 
 export interface EngineBackendOptions {
   readonly storage: StorageManager;
+  readonly l1Deletion: L1Deletion;
+  readonly l2Eviction: L2Eviction;
+  readonly adapters: AdapterBackend;
+  readonly quotas: QuotaBackend;
+  /** Null: not allowed. */
+  readonly changes: RuntimeChanges | null;
   readonly instances: InstanceRegistry;
   readonly lookup: LookupModule;
   readonly warmPrefetcher: WarmPrefetcher;
@@ -51,10 +63,16 @@ export interface EngineBackendOptions {
 
 export class EngineBackend implements HttpBackend {
   readonly #options: EngineBackendOptions;
+  readonly adapters: AdapterBackend;
+  readonly quotas: QuotaBackend;
+  readonly changes: RuntimeChanges | null;
   isDraining = false;
 
   constructor(options: EngineBackendOptions) {
     this.#options = options;
+    this.adapters = options.adapters;
+    this.quotas = options.quotas;
+    this.changes = options.changes;
   }
 
   status(): Record<string, unknown> {
@@ -68,7 +86,10 @@ export class EngineBackend implements HttpBackend {
       chunk_size: this.#options.chunkSizeTokens,
       hash_algorithm: this.#options.hashAlgorithm,
       active_sessions,
-      storage_manager: storage.status(),
+      storage_manager: {
+        ...storage.status(),
+        l2_eviction_controller: this.#options.l2Eviction.status(),
+      },
       active_prefetch_jobs,
       active_p2p_lookup_jobs: 0,
       p2p_enabled: false,
@@ -95,7 +116,10 @@ export class EngineBackend implements HttpBackend {
 
   unhealthyReason(): string | null {
     if (this.isDraining) return 'the server is shutting down';
-    return this.#options.wire.problem() ?? this.#options.storage.healthProblems()[0] ?? null;
+    const { wire, storage, l2Eviction } = this.#options;
+    return (
+      wire.problem() ?? [...storage.healthProblems(), ...l2Eviction.healthProblems()][0] ?? null
+    );
   }
 
   async readiness(): Promise<Readiness> {
@@ -103,10 +127,17 @@ export class EngineBackend implements HttpBackend {
     if (reason !== null) return { state: 'unready', reasons: [reason] };
     try {
       await this.#options.wire.selfPing(SELF_PING_MS);
-      return { state: 'ready', reasons: [] };
     } catch (error) {
       return { state: 'unready', reasons: [(error as Error).message] };
     }
+    const reasons = [...this.#adapterTroubles(), ...this.#options.l2Eviction.troubles()];
+    return { state: reasons.length > 0 ? 'degraded' : 'ready', reasons };
+  }
+
+  /** A store that is down costs hits; a restart would not bring it back. */
+  #adapterTroubles(): string[] {
+    const down = this.adapters.list().filter(({ isHealthy }) => !isHealthy);
+    return down.map(({ id, typeName }) => `L2 adapter ${id} (${typeName}): its store fails`);
   }
 
   async clear(options: { readonly isForced: boolean }): Promise<ClearResult> {
@@ -118,6 +149,10 @@ export class EngineBackend implements HttpBackend {
       deferredObjectCount: deferredCount,
       freedBytes,
     };
+  }
+
+  deleteFromL1(keys: readonly ObjectKey[], isForced: boolean): L1DeletionResult {
+    return this.#options.l1Deletion.delete(keys, isForced);
   }
 
   checksumTarget(instanceId: bigint): ChecksumTarget | 'not-enabled' | 'unknown' {

@@ -25,6 +25,7 @@ export class ValidationError extends HTTPException {
 }
 
 type Location = readonly (string | number)[];
+type Fields = Readonly<Record<string, unknown>>;
 
 const TRUE_WORDS = new Set(['true', '1', 'on', 'yes', 't', 'y']);
 const FALSE_WORDS = new Set(['false', '0', 'off', 'no', 'f', 'n']);
@@ -60,6 +61,39 @@ export class FieldReader {
     const msg = 'Input should be a valid integer, unable to parse string as an integer';
     this.#issues.push({ type: 'int_parsing', loc, msg, input: raw });
     return fallback;
+  }
+
+  /** The same, between bounds that are named to the client. */
+  integerBetween(
+    loc: Location,
+    raw: string | undefined,
+    { fallback, min, max }: { fallback: number; min: number; max: number },
+  ): number {
+    const value = Number(this.integer(loc, raw, BigInt(fallback)));
+    if (value >= min && value <= max) return value;
+    const isLow = value < min;
+    const bound = isLow ? `greater than or equal to ${min}` : `less than or equal to ${max}`;
+    const msg = `Input should be ${bound}`;
+    const type = isLow ? 'greater_than_equal' : 'less_than_equal';
+    this.#issues.push({ type, loc, msg, input: raw, ctx: isLow ? { ge: min } : { le: max } });
+    return fallback;
+  }
+
+  /** Objects of a list, each with its place. */
+  bodyObjects(loc: Location, raw: unknown): Fields[] {
+    if (raw === undefined) this.#missing(loc);
+    else if (!Array.isArray(raw)) {
+      const msg = 'Input should be a valid list';
+      this.#issues.push({ type: 'list_type', loc, msg, input: raw });
+    }
+    return (Array.isArray(raw) ? raw : []).map((entry: unknown, index) => {
+      if (typeof entry === 'object' && entry !== null && !Array.isArray(entry)) {
+        return entry as Fields;
+      }
+      const msg = 'Input should be a dictionary or an object';
+      this.#issues.push({ type: 'dataclass_type', loc: [...loc, index], msg, input: entry });
+      return {};
+    });
   }
 
   /** A field of a JSON body: an integer, or a text that is one. Undefined = absent. */
@@ -115,10 +149,16 @@ export class FieldReader {
     const choice = choices.find((entry) => entry === raw);
     if (choice !== undefined) return choice;
     const quoted = choices.map((entry) => `'${entry}'`);
-    const expected = `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
+    const expected =
+      quoted.length === 1 ? quoted[0] : `${quoted.slice(0, -1).join(', ')} or ${quoted.at(-1)}`;
     const msg = `Input should be ${expected}`;
     this.#issues.push({ type: 'enum', loc, msg, input: raw, ctx: { expected } });
     return fallback;
+  }
+
+  /** What a caller has found out by itself. */
+  report(issue: Issue): void {
+    this.#issues.push(issue);
   }
 
   finish(): void {
@@ -131,23 +171,32 @@ export class FieldReader {
 }
 
 /** As `readBodyFields`, where a request without a body is a mistake. */
-export async function requireBodyFields(request: Request): Promise<Record<string, unknown>> {
+export async function requireBodyFields(
+  request: Request,
+  typeIssue?: string,
+): Promise<Record<string, unknown>> {
   if (request.body === null) bodyIssue('missing', 'Field required', null);
-  return await readBodyFields(request);
+  return await readBodyFields(request, typeIssue);
 }
 
 function bodyIssue(type: string, msg: string, input: unknown, loc: Location = ['body']): never {
   throw new ValidationError([{ type, loc, msg, input }]);
 }
 
-/** Fields of an optional JSON body; {} without a body. Unknown fields are the caller's business. */
-export async function readBodyFields(request: Request): Promise<Record<string, unknown>> {
+/**
+ * Fields of an optional JSON body; {} without a body. Unknown fields are the caller's business.
+ * `typeIssue`: what the reference calls a body of another type on this route.
+ */
+export async function readBodyFields(
+  request: Request,
+  typeIssue = 'dataclass_type',
+): Promise<Record<string, unknown>> {
   const text = await request.text();
   if (text === '') return {};
   const type = request.headers.get('content-type') ?? '';
   const expected = 'Input should be a dictionary or an object';
   if (!/^application\/(json|[\w.+-]+\+json)\s*(;|$)/i.test(type)) {
-    return bodyIssue('dataclass_type', expected, text);
+    return bodyIssue(typeIssue, expected, text);
   }
   let body: unknown;
   try {
@@ -158,7 +207,7 @@ export async function readBodyFields(request: Request): Promise<Record<string, u
     return bodyIssue('json_invalid', `JSON decode error: ${message}`, {}, ['body', offset]);
   }
   if (typeof body !== 'object' || body === null || Array.isArray(body)) {
-    return bodyIssue('dataclass_type', expected, body);
+    return bodyIssue(typeIssue, expected, body);
   }
   return body as Record<string, unknown>;
 }

@@ -283,10 +283,29 @@ export class FileStore implements L2Backend {
 async function makeFolder(folder: string, { basePath }: FileStoreOptions): Promise<void> {
   const key = folder === basePath ? 'base_path' : 'relative_tmp_dir';
   try {
-    await mkdir(folder, { recursive: true });
+    await makeFolders(folder);
     await stat(path.join(folder, '.'));
   } catch (error) {
     const message = `"${key}": ${folder} is no folder and cannot be made (${errnoOf(error)})`;
     throw new KvdError('ERR_CONFIG', message, { cause: error });
+  }
+}
+
+/** Step by step: Node's recursive form never ends where a parent can have no folders (/proc). */
+async function makeFolders(folder: string): Promise<void> {
+  try {
+    await mkdir(folder);
+  } catch (error) {
+    const parent = path.dirname(folder);
+    const errno = errnoOf(error);
+    if (errno === 'EEXIST' && (await stat(folder)).isDirectory()) return;
+    if (errno !== 'ENOENT' || parent === folder) throw error;
+    const isThere = await stat(parent).then(
+      () => true,
+      () => false,
+    );
+    if (isThere) throw error;
+    await makeFolders(parent);
+    await mkdir(folder);
   }
 }

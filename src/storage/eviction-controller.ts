@@ -28,11 +28,15 @@ const MAKE_ROOM_MS_MAX = 5;
 /** A loop without a tick for this long is stuck (http.md 10.1). */
 const STALE_AFTER_MS = 30_000;
 
-export interface EvictionControllerOptions {
-  readonly l1: L1Manager;
-  readonly policy: string;
+/** Both in (0, 1]. */
+export interface EvictionLimits {
   readonly watermarkRatio: number;
   readonly evictionRatio: number;
+}
+
+export interface EvictionControllerOptions extends EvictionLimits {
+  readonly l1: L1Manager;
+  readonly policy: string;
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
@@ -40,6 +44,7 @@ export interface EvictionControllerOptions {
 
 export class EvictionController {
   readonly #options: EvictionControllerOptions;
+  #limits: EvictionLimits;
   readonly #timer: Timer;
   #sliceTimer: Timer | null = null;
   #lastTickMs: number;
@@ -50,8 +55,17 @@ export class EvictionController {
 
   constructor(options: EvictionControllerOptions) {
     this.#options = options;
+    this.#limits = options;
     this.#lastTickMs = options.clock.nowMs();
     this.#timer = options.clock.every(TICK_INTERVAL_MS, () => this.#tick());
+  }
+
+  /** Takes effect at once. */
+  changeLimits(limits: Partial<EvictionLimits>): EvictionLimits {
+    const { watermarkRatio, evictionRatio } = { ...this.#limits, ...limits };
+    this.#limits = { watermarkRatio, evictionRatio };
+    this.notifyUsage();
+    return this.#limits;
   }
 
   /** Starts eviction when usage is at or above the watermark. Cheap; called on every store. */
@@ -87,8 +101,8 @@ export class EvictionController {
       is_healthy: this.isAlive,
       thread_alive: this.isAlive,
       eviction_policy: this.#options.policy,
-      trigger_watermark: this.#options.watermarkRatio,
-      eviction_ratio: this.#options.evictionRatio,
+      trigger_watermark: this.#limits.watermarkRatio,
+      eviction_ratio: this.#limits.evictionRatio,
       is_evicting: this.#sliceTimer !== null,
       failure_count: this.#failureCount,
     };
@@ -102,8 +116,8 @@ export class EvictionController {
   }
 
   #isOverWatermark(): boolean {
-    const { l1, watermarkRatio } = this.#options;
-    return l1.totalBytes > 0 && l1.usedBytes >= watermarkRatio * l1.totalBytes;
+    const { l1 } = this.#options;
+    return l1.totalBytes > 0 && l1.usedBytes >= this.#limits.watermarkRatio * l1.totalBytes;
   }
 
   #tick(): void {
@@ -116,7 +130,8 @@ export class EvictionController {
 
   #runSlice(isContinued: boolean): void {
     this.#sliceTimer = null;
-    const { l1, watermarkRatio, evictionRatio, clock, log } = this.#options;
+    const { l1, clock, log } = this.#options;
+    const { watermarkRatio, evictionRatio } = this.#limits;
     const targetBytes = Math.max(0, watermarkRatio - evictionRatio) * l1.totalBytes;
     const excessBytes = l1.usedBytes - targetBytes;
     if (excessBytes <= 0 || this.#isClosed) return;

@@ -31,7 +31,9 @@ import {
 } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
+import { L1Exchange } from './l1-exchange.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
+import { PreparedAhead } from './l1-memory/prepared-ahead.ts';
 import { publishRemovals } from './removed-chunks.ts';
 import { countServableChunks, firstNeededChunk, NO_WINDOW } from './window-fold.ts';
 
@@ -58,6 +60,8 @@ export interface ObjectShape {
   readonly objectSizeBytes: number;
   /** Equal tags mean that the same bytes mean the same. */
   readonly layoutTag: number;
+  /** What the tag stands for, to be kept where it outlives the process. */
+  readonly layoutText: string;
 }
 
 export type LayoutTags = Pick<ReadonlyMap<number, unknown>, 'has'>;
@@ -68,6 +72,8 @@ export interface GroupRule {
   readonly layoutTags: LayoutTags;
   /** Chunks at the end of a prefix that must be there; `NO_WINDOW` = all of it. */
   readonly windowChunks: number;
+  /** Of objects that come from slower stores; absent: readers have no use for these. */
+  readonly shape?: ObjectShape;
 }
 
 export interface L1ManagerOptions {
@@ -85,11 +91,11 @@ export class L1Manager {
   readonly #memory: L1Memory;
   readonly #clock: Clock;
   readonly #bus: EventBus;
-  readonly #log: Logger;
+  readonly #prepared: PreparedAhead;
   /** Layout tag per slot; written when the slot is reserved. Untouched pages cost nothing. */
   readonly #layoutTags: Uint32Array;
-  /** End of the highest range ever handed out; memory is prepared ahead of it. */
-  #highWaterBytes = 0;
+  /** For those who move objects to and from slower stores. */
+  readonly exchange: L1Exchange;
 
   constructor(options: L1ManagerOptions) {
     this.#table = options.table;
@@ -98,7 +104,9 @@ export class L1Manager {
     this.#memory = options.memory;
     this.#clock = options.clock;
     this.#bus = options.bus;
-    this.#log = options.log;
+    this.#prepared = new PreparedAhead(options.memory, options.log);
+    const own = { prepared: this.#prepared, layoutTags: this.#layoutTags };
+    this.exchange = new L1Exchange({ ...options, ...own });
     publishRemovals(options);
   }
 
@@ -198,10 +206,11 @@ export class L1Manager {
       this.#clock.nowMs(),
     );
     const reserved = slots.filter((slot) => slot !== NO_SLOT);
+    this.exchange.noteLayout(shape);
     for (const slot of reserved) this.#layoutTags[slot] = shape.layoutTag;
     if (reserved.length > 0) this.#table.pin(reserved);
     const offsets = this.#offsetsOf(slots);
-    this.#prepareMemory(offsets, shape.objectSizeBytes);
+    this.#prepared.note(offsets, shape.objectSizeBytes);
     if (this.#bus.hasListeners('l1.write.reserved')) {
       this.#bus.publish('l1.write.reserved', { keyCount: reserved.length });
     }
@@ -254,9 +263,9 @@ export class L1Manager {
     return this.#table.announce(keys);
   }
 
-  /** Recency only: moves the chunks of `keys` to the young end of the eviction order. */
-  touch(keys: ObjectKeys): void {
-    this.#table.touch(keys);
+  /** Tells the eviction policy which chunks of a prompt were used and which placed again. */
+  touch(keys: ObjectKeys, usedChunkCount?: number): void {
+    this.#table.touch(keys, usedChunkCount);
   }
 
   /**
@@ -368,21 +377,6 @@ export class L1Manager {
       offsets[i] = slot === NO_SLOT ? -1 : this.#table.offsetOf(slot);
     }
     return offsets;
-  }
-
-  #prepareMemory(offsets: Float64Array, sizeBytes: number): void {
-    let end = this.#highWaterBytes;
-    for (const offset of offsets) {
-      if (offset + sizeBytes > end) end = offset + sizeBytes;
-    }
-    if (end <= this.#highWaterBytes) return;
-    this.#highWaterBytes = end;
-    try {
-      this.#memory.prepareAhead(end);
-    } catch (error) {
-      // Only an optimisation: without it the first copy to a page is slower.
-      this.#log.limited('warn', 'prepare', `L1 pages are not prepared ahead: ${String(error)}`);
-    }
   }
 }
 

@@ -8,13 +8,12 @@
  *                 └──▶ loading ──(tier answers or its deadline passes)──▶ done
  *
  * A task is a plain object with a state that the engine reads; nobody polls it and nothing waits
- * on a worker for it. `SlowTier` is what the L2 controller implements: it gets the keys behind the
- * resident prefix and answers with the slots that it loaded and held. Without a tier every task is
- * done when `submit` returns.
+ * on a worker for it. `SlowTier` is what L2 implements (l2/l2-prefetch.ts): it gets the keys of
+ * which L1 does not hold all, and completes the task. Without a tier every task is done when
+ * `submit` returns.
  */
 import type { ObjectKeys } from '../core/object-table.ts';
 import type { GroupRule, L1Manager } from './l1-manager.ts';
-import { NO_WINDOW } from './window-fold.ts';
 
 export interface PrefetchResult {
   /**
@@ -26,22 +25,41 @@ export interface PrefetchResult {
   readonly chunkCount: number;
 }
 
-/** Loads keys that L1 lacks. `slots` are held `holdCount` times on behalf of the caller. */
+/** What L1 alone cannot answer. */
+export interface SlowRequest {
+  readonly keys: ObjectKeys;
+  readonly holdCount: number;
+  readonly rules: readonly GroupRule[];
+  /** The resident prefix, held already; the tier hands it on or gives it back. */
+  readonly held: Uint32Array;
+  readonly task: PrefetchTask;
+}
+
+/** Makes objects resident that L1 lacks. */
 export interface SlowTier {
-  load(
-    keys: ObjectKeys,
-    holdCount: number,
-    rules: readonly GroupRule[],
-  ): Promise<{ slots: Uint32Array }>;
+  /** False: there is nobody to ask. */
+  readonly isOpen: boolean;
+  /** Completes the task, whatever happens. */
+  prefetch(request: SlowRequest): void;
 }
 
 export class PrefetchTask {
   #result: PrefetchResult | null = null;
+  #lookupHits: number | null = null;
   #waiters: ((result: PrefetchResult) => void)[] = [];
 
   /** Null while a slower tier is loading. */
   get result(): PrefetchResult | null {
     return this.#result;
+  }
+
+  /** Chunks that a slower tier has, or has had; null while it is being asked. */
+  get lookupHits(): number | null {
+    return this.#lookupHits ?? this.#result?.chunkCount ?? null;
+  }
+
+  noteLookupHits(chunkCount: number): void {
+    this.#lookupHits = chunkCount;
   }
 
   /** Runs `listener` when the result is in; at once when it is in already. */
@@ -63,65 +81,22 @@ export class PrefetchTask {
 export class PrefetchController {
   readonly #l1: L1Manager;
   readonly #tier: SlowTier | null;
-  #inFlightCount = 0;
 
   constructor(l1: L1Manager, tier: SlowTier | null) {
     this.#l1 = l1;
     this.#tier = tier;
   }
 
-  /** `rules`: see `L1Manager.hold`. Under windows the slower tier has nothing to add. */
+  /** `rules`: see `L1Manager.hold`. */
   submit(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): PrefetchTask {
     const task = new PrefetchTask();
-    const columnCount = keys.namespaceIds.length;
     const held = this.#l1.hold(keys, holdCount, rules);
-    const chunkCount = held.length / columnCount;
-    const hasWindow = rules.some(({ windowChunks }) => windowChunks > NO_WINDOW);
-    if (!this.#tier || hasWindow || chunkCount === keys.chunkCount) {
+    const chunkCount = held.length / keys.namespaceIds.length;
+    if (chunkCount === keys.chunkCount || !this.#tier?.isOpen) {
       task.complete({ slots: held, chunkCount });
-      return task;
+    } else {
+      this.#tier.prefetch({ keys, holdCount, rules, held, task });
     }
-    const rest = {
-      ...keys,
-      firstChunk: keys.firstChunk + chunkCount,
-      chunkCount: keys.chunkCount - chunkCount,
-    };
-    this.#inFlightCount += 1;
-    this.#tier
-      .load(rest, holdCount, rules)
-      .then(
-        ({ slots }) => joinSlots(held, slots),
-        () => held, // a tier that fails is a miss: the resident prefix is still good
-      )
-      .then((slots) => {
-        this.#inFlightCount -= 1;
-        task.complete({ slots, chunkCount: slots.length / columnCount });
-      });
     return task;
   }
-
-  /** `storage_manager.prefetch_controller` of `GET /status`. */
-  status(maxInFlight: number): Record<string, unknown> {
-    return {
-      is_healthy: true,
-      thread_alive: true,
-      max_in_flight: maxInFlight,
-      submission_queue_size: 0,
-      pending_queue_size: 0,
-      in_flight_request_count: this.#inFlightCount,
-      lookup_phase_count: 0,
-      load_phase_count: this.#inFlightCount,
-      completed_results_count: 0,
-      num_l2_adapters: 0,
-      num_active_adapters: 0,
-      num_draining_adapters: 0,
-    };
-  }
-}
-
-function joinSlots(first: Uint32Array, second: Uint32Array): Uint32Array {
-  const slots = new Uint32Array(first.length + second.length);
-  slots.set(first);
-  slots.set(second, first.length);
-  return slots;
 }

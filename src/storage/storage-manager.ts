@@ -6,13 +6,14 @@
  * places and takes them back.
  */
 import type { Clock, Timer } from '../clock.ts';
-import type { NamespaceKey } from '../core/namespaces.ts';
+import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
 import { type ClearOutcome, NO_SLOT, type ObjectKeys } from '../core/object-table.ts';
 import type { EventBus } from '../observability/events.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
-import { EvictionController } from './eviction-controller.ts';
+import { EvictionController, type EvictionLimits } from './eviction-controller.ts';
 import type { GroupRule, L1Manager, ObjectShape, Places, StoreReservation } from './l1-manager.ts';
+import { type L2Settings, L2Tier } from './l2/l2-tier.ts';
 import { PrefetchController, type PrefetchTask } from './prefetch-controller.ts';
 
 /** Expired reservations are also reclaimed on demand; the sweep only bounds how long they stay. */
@@ -29,7 +30,8 @@ export interface StorageManagerOptions {
   readonly evictionRatio: number;
   readonly writeTtlMs: number;
   readonly readTtlMs: number;
-  readonly prefetchMaxInFlight: number;
+  readonly namespaces: NamespaceTable;
+  readonly l2: L2Settings;
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
@@ -49,13 +51,20 @@ export class StorageManager {
   readonly #l1: L1Manager;
   readonly #eviction: EvictionController;
   readonly #prefetch: PrefetchController;
+  readonly #l2: L2Tier;
   readonly #sweepTimer: Timer;
 
   constructor(options: StorageManagerOptions) {
     this.#options = options;
     this.#l1 = options.l1;
     this.#eviction = new EvictionController({ ...options, policy: options.evictionPolicy });
-    this.#prefetch = new PrefetchController(options.l1, null);
+    this.#l2 = new L2Tier({
+      ...options,
+      ...options.l2,
+      exchange: options.l1.exchange,
+      makeRoom: (bytes) => this.#makeRoomForLoads(bytes),
+    });
+    this.#prefetch = new PrefetchController(options.l1, this.#l2.prefetch);
     this.#sweepTimer = options.clock.every(SWEEP_INTERVAL_MS, () => this.#sweep());
   }
 
@@ -63,12 +72,27 @@ export class StorageManager {
     return this.#l1;
   }
 
+  /** The tier behind L1, for those who manage it. */
+  get l2(): L2Tier {
+    return this.#l2;
+  }
+
   internNamespace(key: NamespaceKey): number {
     return this.#l1.internNamespace(key);
   }
 
+  /**
+   * As `internNamespace`, but a namespace that nobody has stored to gets no entry, unless a slower
+   * tier may have objects in it.
+   */
   findNamespace(key: NamespaceKey): number {
-    return this.#l1.findNamespace(key);
+    if (!this.#l2.prefetch.isOpen) return this.#l1.findNamespace(key);
+    try {
+      return this.#l1.internNamespace(key);
+    } catch {
+      // No room for one more name: what L1 has must do.
+      return this.#l1.findNamespace(key);
+    }
   }
 
   /** Holds the longest prefix that the tiers can make readable. `rules`: `L1Manager.hold`. */
@@ -86,6 +110,7 @@ export class StorageManager {
    * L1 the prefix that fits is stored: a later part is of no use without it.
    */
   reserveStore(keys: ObjectKeys, shape: ObjectShape): StoreReservation {
+    this.#l2.noteShape(keys.namespaceIds, shape);
     const objectBytes = alignUp(shape.objectSizeBytes, this.#options.alignBytes);
     const objectCountMax = Math.floor(this.#l1.totalBytes / objectBytes);
     const chunkCount = Math.floor(objectCountMax / keys.namespaceIds.length);
@@ -100,6 +125,7 @@ export class StorageManager {
    * no room is stored by none, because the others would be of no use without it.
    */
   reserveStoreGroups(groups: readonly StoreGroup[]): Places[] {
+    for (const { keys, shape } of groups) this.#l2.noteShape(keys.namespaceIds, shape);
     const chunkCountMax = this.#countFittingChunks(groups);
     const reservations = groups.map((group) => this.#reserveRuns(group, chunkCountMax));
     const outOfMemoryCount = reservations.reduce((sum, one) => sum + one.outOfMemoryCount, 0);
@@ -181,7 +207,9 @@ export class StorageManager {
   }
 
   finishStore(slots: Uint32Array): number {
-    return this.#l1.finishStore(slots);
+    const admittedCount = this.#l1.finishStore(slots);
+    this.#l2.stores.noteStored(slots);
+    return admittedCount;
   }
 
   discardStore(slots: Uint32Array): void {
@@ -201,6 +229,7 @@ export class StorageManager {
   }
 
   acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null {
+    this.#l2.noteShape(keys.namespaceIds, shape);
     return this.#l1.acquireForRead(keys, shape);
   }
 
@@ -212,8 +241,13 @@ export class StorageManager {
     return this.#l1.announce(keys);
   }
 
-  touch(keys: ObjectKeys): void {
-    this.#l1.touch(keys);
+  touch(keys: ObjectKeys, usedChunkCount?: number): void {
+    this.#l1.touch(keys, usedChunkCount);
+  }
+
+  /** Of L1; missing ones stay as they are. */
+  changeEviction(limits: Partial<EvictionLimits>): EvictionLimits {
+    return this.#eviction.changeLimits(limits);
   }
 
   /** See `L1Manager.clearAll` (forced) and `clearIdle`. */
@@ -233,28 +267,31 @@ export class StorageManager {
     return {
       is_healthy: isHealthy,
       l1_manager: this.#l1.status(this.#options),
-      store_controller: {
-        is_healthy: true,
-        thread_alive: true,
-        pending_keys_count: 0,
-        in_flight_task_count: 0,
-        num_l2_adapters: 0,
-        num_active_adapters: 0,
-        num_draining_adapters: 0,
-      },
-      prefetch_controller: this.#prefetch.status(this.#options.prefetchMaxInFlight),
+      store_controller: this.#l2.stores.status(),
+      prefetch_controller: this.#l2.prefetch.status(),
       l1_eviction_controller: eviction,
       // The reference's CLI reads this name, which the reference itself does not serve.
       eviction_controller: eviction,
       l2_eviction_controller: { is_healthy: true, thread_alive: true, adapters: [] },
-      l2_adapters: [],
-      num_l2_adapters: 0,
+      l2_adapters: this.#l2.adapters.all.map(({ store }) => store.status()),
+      num_l2_adapters: this.#l2.adapters.all.length,
     };
   }
 
-  close(): void {
+  /** False: an adapter still uses L1 after `deadlineMs`; its memory must not be freed. */
+  async close(deadlineMs: number): Promise<boolean> {
     this.#sweepTimer.cancel();
     this.#eviction.close();
+    return this.#l2.close(deadlineMs);
+  }
+
+  #makeRoomForLoads(bytes: number): number {
+    const countFree = () => this.#l1.totalBytes - this.#l1.usedBytes;
+    const missingBytes = bytes - countFree();
+    // What is free lies in holes that are too small when nothing is missing.
+    this.#eviction.makeRoom(missingBytes > 0 ? missingBytes : bytes);
+    this.#eviction.notifyUsage();
+    return countFree();
   }
 
   #sweep(): void {

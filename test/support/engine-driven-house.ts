@@ -19,6 +19,7 @@ import type {
 import type { RequestContext } from '../../src/engine/client-traits.ts';
 import type { Attempt, Handler } from '../../src/engine/handlers.ts';
 import { InstanceRegistry } from '../../src/engine/instances.ts';
+import { ChunkAnnouncer } from '../../src/engine/kv-events/chunk-announcer.ts';
 import { LookupModule } from '../../src/engine/lookup.ts';
 import { SessionTable } from '../../src/engine/session.ts';
 import { EngineDrivenTransferModule } from '../../src/engine/transfer/engine-driven.ts';
@@ -126,7 +127,7 @@ export class EngineDrivenHouse {
     this.instances.onLastInstance((model, size) => this.sessions.releaseModel(model, size));
     const { instances, sessions, device } = this;
     const rooms = { storage, sessions, instances, hasher: core.hasher, clock, bus, log };
-    this.lookup = new LookupModule(rooms);
+    this.lookup = new LookupModule({ ...rooms, announcer: new ChunkAnnouncer(rooms) });
     const shmName = options.shmName === undefined ? 'pool' : options.shmName;
     this.module = new EngineDrivenTransferModule({
       ...rooms,

@@ -1,11 +1,13 @@
 /** The storage room over the real core, with plain memory behind L1. */
 import { readFileSync } from 'node:fs';
 import type { ChunkHashes } from '../../src/core/chunk-hasher.ts';
-import { Core, type EvictionPolicy } from '../../src/core/core.ts';
+import { Core } from '../../src/core/core.ts';
 import type { ObjectKeys } from '../../src/core/object-table.ts';
+import type { EvictionPolicy } from '../../src/core/policy.ts';
 import { EventBus } from '../../src/observability/events.ts';
 import { type GroupRule, L1Manager, type ObjectShape } from '../../src/storage/l1-manager.ts';
 import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
+import type { L2Settings } from '../../src/storage/l2/l2-tier.ts';
 import { StorageManager } from '../../src/storage/storage-manager.ts';
 import { NO_WINDOW } from '../../src/storage/window-fold.ts';
 import { RecordingLogger } from './recording-logger.ts';
@@ -14,14 +16,22 @@ import { VirtualClock } from './virtual-clock.ts';
 export const ALIGN_BYTES = 4096;
 export const WRITE_TTL_MS = 10_000;
 export const READ_TTL_MS = 5_000;
+const L2_SETTINGS: Omit<L2Settings, 'hashSizeBytes'> = {
+  storePolicy: 'default',
+  prefetchPolicy: 'default',
+  prefetchMaxInFlight: 8,
+  lookupTimeoutMs: 10_000,
+  loadTimeoutMs: 60_000,
+  cacheNamespace: '',
+};
 const LAYOUT_TAG = 7;
 /** What readers of the house's objects ask for: their layout, and all of a prefix. */
 export const RULES: readonly GroupRule[] = [
-  { layoutTags: new Map([[LAYOUT_TAG, 1]]), windowChunks: NO_WINDOW },
+  { layoutTags: new Map([[LAYOUT_TAG, 1]]), windowChunks: NO_WINDOW, shape: shapeOf() },
 ];
 
 export function shapeOf(objectSizeBytes = ALIGN_BYTES, layoutTag = LAYOUT_TAG): ObjectShape {
-  return { objectSizeBytes, layoutTag };
+  return { objectSizeBytes, layoutTag, layoutText: `layout ${layoutTag}` };
 }
 const WASM = readFileSync(new URL('../../build/core.wasm', import.meta.url));
 
@@ -30,6 +40,7 @@ export interface L1HouseOptions {
   readonly evictionPolicy?: EvictionPolicy;
   readonly watermarkRatio?: number;
   readonly evictionRatio?: number;
+  readonly l2?: Partial<L2Settings>;
 }
 
 function loadCore(sizeBytes: number, evictionPolicy: EvictionPolicy): Core {
@@ -68,7 +79,9 @@ export function buildL1House(options: L1HouseOptions) {
   const ground = { clock: new VirtualClock(), bus: new EventBus(), log: new RecordingLogger() };
   const core = loadCore(sizeBytes, evictionPolicy);
   const prepared: number[] = [];
-  const memory: Pick<L1Memory, 'sizeBytes' | 'shmName' | 'preparedBytes' | 'prepareAhead'> = {
+  const bytes = new Uint8Array(sizeBytes);
+  const memory: Omit<L1Memory, 'kind' | 'memory' | 'close'> = {
+    view: (offset, length) => bytes.subarray(offset, offset + length),
     sizeBytes,
     shmName: null,
     preparedBytes: 0,
@@ -85,7 +98,8 @@ export function buildL1House(options: L1HouseOptions) {
     evictionRatio,
     writeTtlMs: WRITE_TTL_MS,
     readTtlMs: READ_TTL_MS,
-    prefetchMaxInFlight: 8,
+    namespaces,
+    l2: { ...L2_SETTINGS, hashSizeBytes: core.hasher.hashSizeBytes, ...options.l2 },
   });
 
   /** Keys of `count` chunks of a prompt over `ranks` ranks. */
@@ -107,5 +121,5 @@ export function buildL1House(options: L1HouseOptions) {
     return held.length / keys.namespaceIds.length;
   };
 
-  return { ...ground, core, l1, storage, prepared, keysOf, store, hitChunks };
+  return { ...ground, core, l1, storage, bytes, prepared, keysOf, store, hitChunks };
 }

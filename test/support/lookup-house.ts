@@ -2,6 +2,7 @@
 import type { ReplyOf } from '../../src/engine/api.ts';
 import type { RequestContext } from '../../src/engine/client-traits.ts';
 import type { InstanceRegistry } from '../../src/engine/instances.ts';
+import { ChunkAnnouncer } from '../../src/engine/kv-events/chunk-announcer.ts';
 import { LookupModule } from '../../src/engine/lookup.ts';
 import { SessionTable } from '../../src/engine/session.ts';
 import type { GroupRule } from '../../src/storage/l1-manager.ts';
@@ -55,6 +56,7 @@ export function setUp(kind: LookupHouseOptions = {}) {
     sessions,
     instances: instances as InstanceRegistry,
     hasher: core.hasher,
+    announcer: new ChunkAnnouncer({ storage, instances, hasher: core.hasher, bus }),
     clock,
     bus,
     log,

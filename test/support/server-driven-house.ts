@@ -8,6 +8,7 @@ import type { CacheKey, OperationName, ReplyOf, RequestOf } from '../../src/engi
 import type { ClientTraits } from '../../src/engine/client-traits.ts';
 import type { Handler } from '../../src/engine/handlers.ts';
 import { InstanceRegistry } from '../../src/engine/instances.ts';
+import { ChunkAnnouncer } from '../../src/engine/kv-events/chunk-announcer.ts';
 import { LookupModule } from '../../src/engine/lookup.ts';
 import { SessionTable } from '../../src/engine/session.ts';
 import { LMCacheDrivenTransferModule } from '../../src/engine/transfer/lmcache-driven.ts';
@@ -50,7 +51,7 @@ export class ServerDrivenHouse {
     this.instances.onLastInstance((model, size) => this.sessions.releaseModel(model, size));
     const { device, sessions, instances } = this;
     const rooms = { storage, sessions, instances, hasher: core.hasher, clock, bus, log };
-    const lookup = new LookupModule(rooms);
+    const lookup = new LookupModule({ ...rooms, announcer: new ChunkAnnouncer(rooms) });
     const transfers = new LMCacheDrivenTransferModule({
       ...rooms,
       device,

@@ -45,11 +45,16 @@ export class ChunkAnnouncer {
     this.#options = options;
   }
 
+  /** False: nobody listens. */
+  get isFollowed(): boolean {
+    return this.#options.bus.hasListeners('l1.chunks.stored');
+  }
+
   /** To be called in the turn in which the objects became readable. */
   announce(range: StoredRange): void {
-    const { storage, instances, bus } = this.#options;
+    const { storage, instances } = this.#options;
     const { key, hashes, firstChunk, chunkCount } = range;
-    if (chunkCount === 0 || !bus.hasListeners('l1.chunks.stored')) return;
+    if (chunkCount === 0 || !this.isFollowed) return;
     const layout = instances.findLayout(key.modelName, key.worldSize);
     if (!layout) return;
     const namespaceIds = findWholeColumns(storage, { ...key, objectGroupIds: groupsOf(layout) });

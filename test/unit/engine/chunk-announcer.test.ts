@@ -239,7 +239,7 @@ suite('a follower of the KV event log', (test) => {
           }
           assert.equal([...believed].sort(), whole());
         }
-        storage.close();
+        storage.close(0);
 
         function holdSome(prompt: number, salt: string): void {
           const earlier = holds.pop();

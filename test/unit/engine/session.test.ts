@@ -14,7 +14,7 @@ const IDLE_TTL_MS = 600_000;
 /** Counts holds per slot, and fails on a release that nobody took. */
 class HoldCounter {
   readonly held = new Map<number, number>();
-  readonly touched: ObjectKeys[] = [];
+  readonly touched: (ObjectKeys & { readonly usedChunkCount: number })[] = [];
 
   take(slots: readonly number[], count: number): void {
     for (const slot of slots) this.held.set(slot, (this.held.get(slot) ?? 0) + count);
@@ -32,8 +32,8 @@ class HoldCounter {
     return workerId;
   }
 
-  touch(keys: ObjectKeys): void {
-    this.touched.push(keys);
+  touch(keys: ObjectKeys, usedChunkCount = keys.chunkCount): void {
+    this.touched.push({ ...keys, usedChunkCount });
   }
 
   get total(): number {
@@ -207,6 +207,7 @@ suite('session ledger', (test) => {
       storage.touched.map(({ chunkCount, namespaceIds }) => [chunkCount, namespaceIds]),
       [[3, [0, 1]]],
     );
+    assert.is(storage.touched[0]?.usedChunkCount, 2);
     assert.is(sessions.sizeBytes, 0);
   });
 
@@ -365,5 +366,13 @@ suite('session ledger', (test) => {
     sessions.recordTransfer('hit', hashesOf(5));
     sessions.end('hit');
     assert.is(storage.touched[0]?.chunkCount, 5);
+  });
+
+  test('what a session has stored itself is placed at its end, not used', () => {
+    const { sessions, storage, lookup } = setUp();
+    lookup('r', { chunks: 3 }).finish();
+    sessions.recordTransfer('r', hashesOf(5));
+    sessions.end('r');
+    assert.is(storage.touched[0]?.usedChunkCount, 3);
   });
 });

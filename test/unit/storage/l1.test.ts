@@ -286,7 +286,7 @@ suite('storage: eviction', (test) => {
 
   test('a loop that does not tick is a health problem', () => {
     const { clock, storage } = buildL1House({ sizeBytes: units(10) });
-    storage.close();
+    storage.close(0);
     clock.advance(29_000);
     assert.equal(storage.healthProblems(), []);
     clock.advance(2_000);
