@@ -205,7 +205,7 @@ export class GrpcDoor {
     );
     const flushEndMs = Math.min(endMs, this.#clock.preciseMs() + FLUSH_MS_MAX);
     while (this.#openCount > 0 && this.#clock.preciseMs() < flushEndMs) await this.#pause();
-    // A stream ends before its last bytes have left; a connection that ends by itself has sent them.
+    // A stream ends before its last bytes have left; a connection that ends by itself sent them.
     let hasEnded = false;
     this.#server.tryShutdown(() => {
       hasEnded = true;
