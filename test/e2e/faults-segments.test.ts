@@ -8,7 +8,7 @@ import * as assert from 'uvu/assert';
 import { expectNothingLeft } from '../support/aftermath.ts';
 import { endSession, hitsOf, lookup, promptOf } from '../support/fake-worker.ts';
 import {
-  cutCopy,
+  inCopy,
   LONG_CHUNKS,
   LONG_COPY_FLAGS,
   LONG_GEOMETRY,
@@ -63,7 +63,7 @@ suite('faults: segments of workers', (test) => {
         s.worker(server, { geometry: LONG_GEOMETRY, instanceId: SHRINKING + BigInt(i) });
       const writer = await shrinking(1);
       const store = writer.tryStore(LONG_PROMPT);
-      await cutCopy(server, () => writer.shrink());
+      await inCopy(server, () => writer.shrink());
       const { value, error } = await store;
       assert.is(value?.ok, false);
       assert.is(error?.error, 'INTERNAL');
@@ -76,7 +76,7 @@ suite('faults: segments of workers', (test) => {
       const reader = await shrinking(2);
       assert.is(await lookup(client, LONG_PROMPT), LONG_CHUNKS);
       const unanswered = rejects(reader.retrieve(LONG_PROMPT, { deadlineMs: 2000 }), /no reply/);
-      await cutCopy(server, () => reader.shrink());
+      await inCopy(server, () => reader.shrink());
       assert.is(await reader.ping(), false, 'strict mode');
       assert.is((await server.l1())['read_locked_count'], 0, 'its readers are given back');
       other.fill([5], 2);

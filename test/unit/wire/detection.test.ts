@@ -225,6 +225,20 @@ suite('detection', (test) => {
     assert.is(nameOf(send(connect(), 16, payloadsOf('mi'))), 'COMMIT_RETRIEVE');
   });
 
+  test('forgets what a worker was when another one registers under its id', () => {
+    const { detection, connect, send } = open();
+    const newer = connect();
+    send(newer, 33, payloadsOf('i'));
+    send(newer, { text: 'noop' }, []);
+    assert.is(stateOf(newer), 'C');
+    detection.remember(INSTANCE, newer);
+    const worker = connect();
+    send(worker, 1, payloadsOf('iasisma'));
+    assert.is(stateOf(worker), 'ABC');
+    detection.remember(INSTANCE, worker);
+    assert.is(send(connect(), 6, payloadsOf('miab'))?.dialect.name, 'B');
+  });
+
   test('remembers a bounded number of workers, the last ones', () => {
     const { detection, connect, send } = open();
     const worker = connect();

@@ -153,6 +153,21 @@ suite('rehearsal', (test) => {
     assert.match(stage.log.lines[0]!.message, /given up, .*no memory/);
   });
 
+  test('that cannot reach its house is given up, and closes it', async () => {
+    const stage = new Stage();
+    let closedCount = 0;
+    const house: RehearsalHouse = {
+      endpoint: 'nowhere',
+      chunkSizeTokens: 16,
+      hasSlots: true,
+      servedCount: () => 0,
+      close: async () => void (closedCount += 1),
+    };
+    await stage.begin(async () => house).over;
+    assert.is(closedCount, 1);
+    assert.match(stage.log.lines[0]!.message, /given up/);
+  });
+
   test('that gets no reply is given up, and closes its house', async () => {
     const stage = new Stage({
       onRequest: () => {

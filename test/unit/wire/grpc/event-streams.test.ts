@@ -1,4 +1,5 @@
 /** Streams over gRPC: a part at a time, ended by whoever wants no more. */
+import { once } from 'node:events';
 import { connect } from 'node:http2';
 import type { ClientReadableStream, ServiceError } from '@grpc/grpc-js';
 import * as assert from 'uvu/assert';
@@ -68,8 +69,8 @@ function follow(stream: ClientReadableStream<unknown>): (number | string)[] {
   return seen;
 }
 
-/** A subscriber that reads nothing until it is resumed; the library's own reads ahead. */
-function subscribeUnread(url: string) {
+/** A call over HTTP/2 itself, whose frames the test sends. */
+function callByHand(url: string, headers: Record<string, string> = {}) {
   const method = methodOf('SUBSCRIBE_KV_EVENTS');
   const frames = callNamed(dialectNamed('C'), 'SUBSCRIBE_KV_EVENTS').encodeRequest(REQUEST);
   const message = messageOf(method, frames);
@@ -82,9 +83,17 @@ function subscribeUnread(url: string) {
     ':path': method.path,
     'content-type': 'application/grpc',
     te: 'trailers',
+    ...headers,
   });
-  stream.on('error', () => {}).pause();
-  stream.end(Buffer.concat([header, message]));
+  stream.on('error', () => {});
+  return { session, stream, request: Buffer.concat([header, message]) };
+}
+
+/** A subscriber that reads nothing until it is resumed; the library's own reads ahead. */
+function subscribeUnread(url: string) {
+  const { session, stream, request } = callByHand(url);
+  stream.pause();
+  stream.end(request);
   return { session, stream };
 }
 
@@ -148,6 +157,23 @@ suite('gRPC stream', (test) => {
       session.destroy();
       await soon(() => source.isCancelled);
       assert.is(door.statistics()['replies_queued_bytes'], 0);
+    });
+  });
+
+  test('is not opened for a call whose time was up before its request was complete', async () => {
+    const source = new Source(batch(1));
+    await withGrpcHouse({ SUBSCRIBE_KV_EVENTS: () => source }, async ({ client, door, url }) => {
+      const { session, stream, request } = callByHand(url, { 'grpc-timeout': '50m' });
+      stream.resume().write(request);
+      const [headers] = await once(stream, 'response');
+      assert.is(Number(headers['grpc-status']), STATUS.DEADLINE_EXCEEDED);
+      stream.end();
+      await once(stream, 'close');
+      await ping(client('other'));
+      await soon(() => door.statistics()['calls_open'] === 0);
+      assert.equal([source.askedCount, door.statistics()['streams']], [0, 0]);
+      assert.is(door.statistics()['replies_queued_bytes'], 0);
+      session.destroy();
     });
   });
 
