@@ -190,6 +190,8 @@ export interface ReplyStream<T> {
   next(): Promise<T | null>;
   /** The client wants no more or has left. A pending `next` settles with null. */
   cancel(): void;
+  /** Nothing but null would come from here on. */
+  readonly isEnded: boolean;
 }
 
 type KeyedTransfer = { readonly key: CacheKey; readonly instanceId: InstanceId };

@@ -27,7 +27,7 @@
  * PING for A and the first key for C. Clients of B look like C without evidence and may stay
  * undecided; a message then costs a signature and some bytes compared, below a microsecond.
  */
-import type { InstanceId } from '../engine/api.ts';
+import type { InstanceId, OperationName } from '../engine/api.ts';
 import { KvdError } from '../errors.ts';
 import type { Connection } from './connections.ts';
 import { PICKLE_PROTO } from './device-wrapper.ts';
@@ -45,6 +45,16 @@ export interface Resolution {
 
 /** A worker reconnects with another identity; this is remembered about so many of them. */
 const INSTANCE_COUNT_MAX = 65_536;
+/** Their second payload is the worker's id; where it is another number, that says nothing. */
+const BY_WORKER: ReadonlySet<OperationName> = new Set<OperationName>([
+  'STORE',
+  'STORE_Q',
+  'RETRIEVE',
+  'PREPARE_STORE',
+  'COMMIT_STORE',
+  'PREPARE_RETRIEVE',
+  'COMMIT_RETRIEVE',
+]);
 /** GET_CHUNK_SIZE for B and C, NOOP for A, both without payload. */
 const CHUNK_SIZE_OR_NOOP = 21;
 
@@ -80,10 +90,10 @@ export class DialectDetection {
     return { dialect, call };
   }
 
-  /** A worker has registered over this connection. */
+  /** A worker has registered over this connection. Ids come again: in containers they are pids. */
   remember(instanceId: InstanceId, { candidates }: Connection): void {
-    if (candidates.length === this.#dialectCount) return;
     this.#instances.delete(instanceId);
+    if (candidates.length === this.#dialectCount) return;
     this.#instances.set(instanceId, candidates);
     if (this.#instances.size <= INSTANCE_COUNT_MAX) return;
     const [eldest] = this.#instances.keys();
@@ -101,7 +111,7 @@ export class DialectDetection {
       dialect.callsById.get(id)?.hasSignature(signature),
     );
     if (fitting.length === 0) return onlyMeaning(candidates, id);
-    const likely = this.#weighEvidence(fitting, signature, frames);
+    const likely = this.#weighEvidence(fitting, id, signature, frames);
     if (meansOne(likely, id)) {
       connection.narrow(likely);
       return resolution(likely[0] as Dialect, id);
@@ -111,12 +121,14 @@ export class DialectDetection {
 
   #weighEvidence(
     fitting: readonly Dialect[],
+    id: number,
     signature: string,
     frames: readonly Uint8Array[],
   ): readonly Dialect[] {
     const newest = fitting.at(-1) as Dialect;
     if (newest === this.#textDialect && hasNewForm(signature, frames)) return [newest];
-    if (signature[1] !== 'i') return fitting;
+    const isByWorker = fitting.every((dialect) => BY_WORKER.has(nameIn(dialect, id)));
+    if (!isByWorker || signature[1] !== 'i') return fitting;
     const known = this.#instances.get(readInstanceId(frames[FIRST_PAYLOAD + 1] as Uint8Array));
     const agreeing = known ? fitting.filter((dialect) => known.includes(dialect)) : [];
     return agreeing.length > 0 ? agreeing : fitting;
@@ -125,6 +137,11 @@ export class DialectDetection {
 
 function resolution(dialect: Dialect, id: number): Resolution {
   return { dialect, call: dialect.callsById.get(id) as Call };
+}
+
+/** Of an id that the dialect has. */
+function nameIn(dialect: Dialect, id: number): OperationName {
+  return (dialect.callsById.get(id) as Call).operation.name;
 }
 
 function meansOne(dialects: readonly Dialect[], id: number): boolean {
@@ -145,11 +162,8 @@ function guess(likely: readonly Dialect[], id: number): Dialect {
 }
 
 /** Last fields of their maps, each written by every client since 0.5.5 and by none before. */
-const NEW_FIELDS: readonly Buffer[] = [
-  'num_kv_readers',
-  'recurrent_state',
-  'num_physical_slots',
-].map((name) => Buffer.from(name, 'latin1'));
+const NEW_NAMES: readonly string[] = ['num_kv_readers', 'recurrent_state', 'num_physical_slots'];
+const NEW_FIELDS: readonly Buffer[] = NEW_NAMES.map((name) => Buffer.from(name, 'latin1'));
 /** A name and the widest integer behind it. */
 const TAIL_BYTES = 32;
 
@@ -159,7 +173,10 @@ function hasNewForm(signature: string, frames: readonly Uint8Array[]): boolean {
     const letter = signature[index];
     if (letter !== 'm' && letter !== 'a') continue;
     const frame = frames[FIRST_PAYLOAD + index] as Uint8Array;
-    if (endsWithNewField(frame) || (letter === 'a' && hasDescribedWrapper(frame))) return true;
+    const isLikely = endsWithNewField(frame);
+    if (letter === 'm' ? isLikely && hasNewKey(frame) : isLikely || hasDescribedWrapper(frame)) {
+      return true;
+    }
   }
   return false;
 }
@@ -175,6 +192,22 @@ function endsWithNewField(frame: Uint8Array): boolean {
 }
 
 const reader = new MsgpackReader();
+
+/** For certain: the last field of older keys is the salt, which users choose. */
+function hasNewKey(frame: Uint8Array): boolean {
+  try {
+    reader.reset(frame);
+    for (let left = reader.readMapHeader(); left > 0; left -= 1) {
+      if (NEW_NAMES.includes(reader.readText())) return true;
+      reader.skip();
+    }
+    return false;
+  } catch (error) {
+    // Malformed: whoever decodes the payload will say so.
+    if (error instanceof KvdError) return false;
+    throw error;
+  }
+}
 
 /** Looks at the first wrapper of a registration: since 0.5.6 it is no pickle. */
 function hasDescribedWrapper(frame: Uint8Array): boolean {

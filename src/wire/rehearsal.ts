@@ -109,8 +109,9 @@ export class Rehearsal {
 
   async #useHouse(dialect: Dialect): Promise<void> {
     const house = await this.#options.openHouse();
-    const client = new RehearsalClient(house.endpoint, dialect);
+    let client: RehearsalClient | null = null;
     try {
+      client = new RehearsalClient(house.endpoint, dialect);
       if (house.hasSlots) await client.register();
       for (let round = 0; round < ROUND_COUNT; round += 1) {
         for (const play of roundOf(round, house)) {
@@ -119,8 +120,8 @@ export class Rehearsal {
         }
       }
     } finally {
-      client.close();
-      this.#sentCount += client.sentCount;
+      client?.close();
+      this.#sentCount += client?.sentCount ?? 0;
       this.#servedCount += house.servedCount();
       await house.close();
     }

@@ -19,7 +19,9 @@
  *   by the engine      `next` gives null (subscription replaced, reaped, disabled)
  *   by the door        the client has gone, was forgotten, does not read; the server closes
  *
- * Bounds: streams of a connection and of all together. One more is refused like any request.
+ * Bounds: streams of a connection and of all together. One more is refused like any request. A
+ * client that vanished before its ack is never heard of again, and ZMQ does not tell; what the
+ * engine has ended meanwhile is therefore closed before anybody is refused for it.
  */
 import type { ReplyStream } from '../engine/api.ts';
 import { KvdError, toKvdError } from '../errors.ts';
@@ -68,8 +70,10 @@ export class StreamTable {
     // No end for the old one: the client would take it for the end of the new one.
     if (replaced) this.#forget(replaced);
     const { streamCountMax, streamCountMaxTotal } = this.#options.limits;
-    const ownCount = own?.size ?? 0;
-    if (ownCount >= streamCountMax || this.count >= streamCountMaxTotal) {
+    const isFull = () => (own?.size ?? 0) >= streamCountMax || this.count >= streamCountMaxTotal;
+    if (isFull()) this.#endFinished();
+    if (isFull()) {
+      const ownCount = own?.size ?? 0;
       source.cancel();
       throw new KvdError(
         'ERR_OVERLOADED',
@@ -78,7 +82,7 @@ export class StreamTable {
       );
     }
     const stream: OpenStream = { request, source, isPulling: false, isOpen: true };
-    // `replaced` may have been the only one, and its map is gone then.
+    // What was there may have been closed, and the map is gone with the last one.
     const streams = this.#streams.get(connection) ?? new Map<string, OpenStream>();
     this.#streams.set(connection, streams.set(key, stream));
     this.count += 1;
@@ -106,6 +110,15 @@ export class StreamTable {
   /** The server closes. */
   endAll(): void {
     for (const connection of [...this.#streams.keys()]) this.end(connection);
+  }
+
+  /** Those of which the engine has no more, and whose client has not asked. */
+  #endFinished(): void {
+    for (const connection of [...this.#streams.keys()]) {
+      for (const stream of this.#streamsOf(connection)) {
+        if (stream.source.isEnded && !stream.isPulling) this.#end(stream);
+      }
+    }
   }
 
   #streamsOf(connection: Connection): readonly OpenStream[] {

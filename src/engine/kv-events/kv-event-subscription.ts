@@ -43,6 +43,10 @@ export class KvEventSubscription implements ReplyStream<KvEventBatch> {
     });
   }
 
+  get isEnded(): boolean {
+    return this.#isClosed;
+  }
+
   /** There may be something new. */
   poke(): void {
     if (!this.#waiter) return;

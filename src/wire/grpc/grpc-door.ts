@@ -15,7 +15,8 @@
  *     registrations have not. A status makes an engine raise, and for a STORE or a LOOKUP that ends
  *     it; a failure value is a miss.
  *   - A call whose client has given up (cancelled, deadline, gone) goes on and its reply is lost,
- *     as with ZMQ: handlers keep no count of who listens.
+ *     as with ZMQ: handlers keep no count of who listens. One that was given up before its request
+ *     was complete is not dispatched.
  *   - Calls of one client are dispatched in the order in which their messages are complete. HTTP/2
  *     interleaves calls, so a small one may overtake a large one that was sent first; the
  *     reference's server promises no more.
@@ -54,6 +55,7 @@ import { ClientTable } from './clients.ts';
 import { EventStreams } from './event-streams.ts';
 import { Exchange, type GrpcCall, type Method, ReplyLedger } from './exchange.ts';
 import { Listeners } from './listeners.ts';
+import { withoutOverdueCalls } from './overdue-calls.ts';
 import { transcodeReply } from './reply-transcoder.ts';
 import { RequestTranscoder } from './request-transcoder.ts';
 import { METHODS } from './services.ts';
@@ -120,6 +122,7 @@ export class GrpcDoor {
       },
     });
     this.#server = new Server({
+      interceptors: [withoutOverdueCalls],
       'grpc.max_receive_message_length': Math.min(limits.messageBytesMax, FRAME_BYTES_MAX),
       'grpc.max_concurrent_streams': limits.inFlightCountMax + limits.streamCountMax + SPARE_CALLS,
       'grpc.keepalive_time_ms': KEEPALIVE_MS,

@@ -136,6 +136,7 @@ suite('KV event subscriptions', (test) => {
     const [oldPart, otherPart] = [old.next(), other.next()];
     const renewed = subscribe();
     assert.is(await soon(oldPart), null);
+    assert.equal([old.isEnded, renewed.isEnded], [true, false]);
     assert.is(status()['subscribers'], 2);
     store(1);
     assert.equal(seqsOf(await soon(otherPart)), [1]);

@@ -10,6 +10,7 @@ import {
   offeredDialects,
 } from '../../../src/wire/dialect.ts';
 import { type OperationFrame, readOperationFrame } from '../../../src/wire/frames.ts';
+import { MsgpackWriter } from '../../../src/wire/msgpack.ts';
 import { signatureOf } from '../../../src/wire/signature.ts';
 import { suite } from '../../support/suite.ts';
 import {
@@ -156,6 +157,19 @@ suite('detection', (test) => {
     }
   });
 
+  test('by such a field is not led astray by a salt, which users choose', () => {
+    for (const salt of ['num_kv_readers', '\u00eenum_kv_readers\u0001']) {
+      const { connect, send } = open();
+      const scheduler = connect();
+      const key = new MsgpackWriter();
+      key.writeMapHeader(1);
+      key.writeText('cache_salt');
+      key.writeText(salt);
+      const resolution = send(scheduler, 8, [Buffer.from(key.take()), Buffer.of(1)]);
+      assert.equal([resolution?.dialect.name, stateOf(scheduler)], ['B', 'BC']);
+    }
+  });
+
   test('by a pickled wrapper, or a wrapper cut short, rules nobody out', () => {
     for (const wrappers of ['\x91\xd6\x01\x80\x04.\x00', '\x91\xd6\x01', '\x91', '\x91\xc0']) {
       const { connect, send } = open();
@@ -237,6 +251,19 @@ suite('detection', (test) => {
     assert.is(stateOf(worker), 'ABC');
     detection.remember(INSTANCE, worker);
     assert.is(send(connect(), 6, payloadsOf('miab'))?.dialect.name, 'B');
+  });
+
+  test('takes no other number for the id of a worker', () => {
+    const { detection, connect, send } = open();
+    const [newer, old] = [connect(), connect()];
+    send(newer, { text: 'noop' }, []);
+    detection.remember(INSTANCE, newer);
+    for (const id of [8, 12]) {
+      assert.is(send(connect(), id, payloadsOf('mi'))?.dialect.name, 'B', 'a number of ranks');
+    }
+    send(old, 14, payloadsOf('m'));
+    detection.remember(INSTANCE, old);
+    assert.is(nameOf(send(connect(), 27, payloadsOf('miib'))), 'CB_STORE_FINAL', 'an offset');
   });
 
   test('remembers a bounded number of workers, the last ones', () => {

@@ -161,7 +161,9 @@ suite('rehearsal', (test) => {
       chunkSizeTokens: 16,
       hasSlots: true,
       servedCount: () => 0,
-      close: async () => void (closedCount += 1),
+      close: async () => {
+        closedCount += 1;
+      },
     };
     await stage.begin(async () => house).over;
     assert.is(closedCount, 1);

@@ -34,6 +34,7 @@ class Source implements ReplyStream<KvEventBatch> {
   readonly #waiting: ((part: KvEventBatch | null) => void)[] = [];
   askedCount = 0;
   cancelCount = 0;
+  isEnded = false;
 
   next(): Promise<KvEventBatch | null> {
     this.askedCount += 1;
@@ -133,7 +134,7 @@ suite('stream', (test) => {
     await source.give({ ...batch(1), nextCursor: 1.5 });
     assert.equal([sent, failures], [[`${client.id} u end`], ['ERR_INTERNAL']]);
     const next = () => Promise.reject(new KvdError('ERR_TIMEOUT', 'never'));
-    table.open(subscription(client, 'v'), { next, cancel: () => {} });
+    table.open(subscription(client, 'v'), { next, cancel: () => {}, isEnded: false });
     await turn();
     assert.equal(failures, ['ERR_INTERNAL', 'ERR_TIMEOUT']);
     assert.is(table.count, 0);
@@ -167,6 +168,24 @@ suite('stream', (test) => {
     table.control(first, Buffer.from('a'), CANCEL);
     table.open(subscription(second, 'x'), new Source());
     assert.is(table.count, 3);
+  });
+
+  test('that has ended takes no room of others, though its client never acks', async () => {
+    const { table, sent } = setUp({ streamCountMax: 1, streamCountMaxTotal: 2 });
+    const [first, second, third] = [connect(), connect(), connect()];
+    const [ended, lasting] = [new Source(), new Source()];
+    table.open(subscription(first, 'a'), ended);
+    table.open(subscription(second, 'b'), lasting);
+    await ended.give(batch(1));
+    await lasting.give(batch(2));
+    ended.isEnded = true;
+    sent.length = 0;
+    table.open(subscription(third, 'c'), new Source());
+    assert.equal(sent, [`${first.id} a end`]);
+    assert.equal([ended.cancelCount, lasting.cancelCount, table.count], [1, 0, 2]);
+    lasting.isEnded = true;
+    table.open(subscription(second, 'd'), new Source());
+    assert.equal([lasting.cancelCount, table.count], [1, 2]);
   });
 
   test('is nobody else’s: control of another client, or of other words, means nothing', () => {

@@ -37,6 +37,7 @@ function batch(nextCursor: number, tokenCount = 0): KvEventBatch {
 class Source implements ReplyStream<KvEventBatch> {
   readonly #endless: KvEventBatch | null;
   readonly #waiting: ((part: KvEventBatch | null) => void)[] = [];
+  readonly isEnded = false;
   askedCount = 0;
   isCancelled = false;
 
@@ -213,7 +214,7 @@ suite('gRPC stream', (test) => {
 
   test('that breaks ends with a status', async () => {
     const next = () => Promise.reject(new KvdError('ERR_INTERNAL', 'no more'));
-    const answers = { SUBSCRIBE_KV_EVENTS: () => ({ next, cancel: () => {} }) };
+    const answers = { SUBSCRIBE_KV_EVENTS: () => ({ next, cancel: () => {}, isEnded: false }) };
     await withGrpcHouse(answers, async ({ client, door }) => {
       const seen = follow(client().stream(REQUEST));
       await soon(() => seen.length === 1);
