@@ -116,13 +116,25 @@ interface Engine {
   readonly l2: L2;
 }
 
+/** A transfer that is stuck to the end of a stop leaves finished stores that long to reach L2. */
+const L2_STOP_MS = 2_000;
+
 /** What to undo, latest first. */
 export class Closers {
   readonly #log: Logger;
+  readonly #clock: Clock;
   readonly #closers: (() => unknown)[] = [];
+  #startMs: number | null = null;
 
-  constructor(log: Logger) {
+  constructor(log: Logger, clock: Clock = systemClock) {
     this.#log = log;
+    this.#clock = clock;
+  }
+
+  /** What is left of the time for all of them together. */
+  leftMsOf(budgetMs: number): number {
+    const nowMs = this.#clock.nowMs();
+    return Math.max(0, budgetMs - (nowMs - (this.#startMs ?? nowMs)));
   }
 
   add(close: () => unknown): void {
@@ -132,6 +144,7 @@ export class Closers {
   /** Runs all of them, also behind one that fails. Rejects with the first failure. */
   async closeAll(): Promise<void> {
     const failures: unknown[] = [];
+    this.#startMs ??= this.#clock.nowMs();
     for (let close = this.#closers.pop(); close; close = this.#closers.pop()) {
       try {
         await close();
@@ -311,7 +324,7 @@ async function buildEngine(
   });
   closers.add(() => device.close());
   const storage = buildStorage(ground, core, memory);
-  const l2 = await openL2(ground, storage, shim, closers);
+  const l2 = await openL2(ground, storage, { shim, memory }, closers);
   limitTenants(core, l2.quotas);
   const instances = new InstanceRegistry({
     clock,
@@ -476,7 +489,6 @@ interface L2 {
   readonly control: AdapterControl;
 }
 
-/** Adapters in the order of their flags. What has not been stored yet is, before they close. */
 /** What tenants may hold is also what IsolatedLRU leaves them in L1. */
 function limitTenants({ namespaces }: Core, quotas: QuotaTable): void {
   const limit = () => namespaces.limitTenants((cacheSalt) => quotas.limitBytesOf(cacheSalt));
@@ -497,10 +509,11 @@ function warnOfRefusals({ layout, modelName }: Instance, house: AdapterHouse, lo
   }
 }
 
+/** Adapters in the order of their flags. What has not been stored yet is, before they close. */
 async function openL2(
   { config, log: rootLog, clock, bus }: Ground,
   storage: StorageManager,
-  shim: Shim,
+  { shim, memory }: Pick<Base, 'shim' | 'memory'>,
   closers: Closers,
 ): Promise<L2> {
   const log = rootLog.child('l2');
@@ -520,9 +533,12 @@ async function openL2(
     log,
   });
   closers.add(async () => {
-    const isFree = await storage.close(config.shutdownTimeoutMs);
-    await house.close();
-    if (!isFree) log.error('an L2 adapter has not let go of L1 in time');
+    const leftMs = Math.max(L2_STOP_MS, closers.leftMsOf(config.shutdownTimeoutMs));
+    const isFree = await storage.close(leftMs);
+    await house.close(isFree);
+    if (storage.l2.isIdle) return;
+    log.error('an L2 adapter has not let go of L1 in time');
+    memory.memory.keepMapped();
   });
   for (const spec of readL2Adapters(config.l2.adapters, reader)) {
     const { id, typeName } = await house.add(spec);

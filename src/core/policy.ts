@@ -72,8 +72,8 @@ export class EvictionOrder {
   /** Entries per tenant, to give numbers of tenants back. */
   readonly #tenants = new Map<string, { readonly id: number; entryCount: number }>();
   readonly #spareTenants: number[] = [];
-  /** Salt of each entry; only of those that have one. */
-  readonly #salts = new Map<number, string>();
+  /** Salt of each entry, by its number; IsolatedLRU only. */
+  readonly #salts: (string | undefined)[] = [];
 
   private constructor(core: CoreExports, options: OrderOptions, onTrap: TrapHandler) {
     this.policy = options.policy;
@@ -168,13 +168,13 @@ export class EvictionOrder {
       if (this.#spareTenants.at(-1) === tenant) this.#spareTenants.pop();
       this.#tenants.set(cacheSalt, { id: tenant, entryCount: 1 });
     }
-    this.#salts.set(entry, cacheSalt);
+    this.#salts[entry] = cacheSalt;
   }
 
   #noteRemoved(entry: number): void {
-    const cacheSalt = this.#salts.get(entry);
+    const cacheSalt = this.#salts[entry];
     if (cacheSalt === undefined) return;
-    this.#salts.delete(entry);
+    this.#salts[entry] = undefined;
     const tenant = this.#tenants.get(cacheSalt)!;
     tenant.entryCount -= 1;
     if (tenant.entryCount > 0) return;

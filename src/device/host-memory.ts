@@ -32,6 +32,7 @@ export class HostMemory {
   #targetBytes = 0;
   #holderCount = 0;
   #isOpen = true;
+  #isKept = false;
 
   /** `sizeBytes` may be less than the segment, which is rounded up to its page size. */
   constructor(shim: Shim, segment: Segment, sizeBytes: number) {
@@ -98,6 +99,14 @@ export class HostMemory {
     this.#holderCount -= 1;
   }
 
+  /**
+   * Somebody still writes to it and cannot be stopped. `close` leaves it mapped, and the end of the
+   * process takes it: what comes late must not land in what is mapped there next.
+   */
+  keepMapped(): void {
+    this.#isKept = true;
+  }
+
   async close(): Promise<void> {
     if (!this.#isOpen) return;
     assert(this.#holderCount === 0, `memory closed under ${this.#holderCount} devices`);
@@ -105,6 +114,6 @@ export class HostMemory {
     // A transfer to length 0 is the way to detach a buffer: its views become empty.
     this.#buffer?.transfer(0);
     if (this.#preparer !== null) await this.#shim.closePreparer(this.#preparer);
-    await this.#shim.closeSegment(this.#segment);
+    if (!this.#isKept) await this.#shim.closeSegment(this.#segment);
   }
 }

@@ -147,6 +147,7 @@ export function readAdapterSpec(given: unknown, where: string, reader: SpecReade
     Object.entries(own).filter(([name]) => !Object.hasOwn(type.keys, name)),
   );
   const common = readConfigKeys(ADAPTER_KEYS, rest, options);
+  warnOfIdle(common, options.where, reader);
   const eviction = readEviction(common['eviction'], options.where, reader);
   const serde = common['serde'] === null ? null : readSerdeSpec(common['serde'], options);
   const capacityBytes = type.capacityBytes(values);
@@ -169,6 +170,18 @@ export function readAdapterSpec(given: unknown, where: string, reader: SpecReade
     },
     shown: { type: type.typeName, ...shown },
   };
+}
+
+/** What the peer may act upon, and kvd does not. */
+function warnOfIdle(common: ConfigValues, where: string, { warn }: SpecReader): void {
+  if (common['persist_enabled'] === false) {
+    warn(`${where}: "persist_enabled": false does nothing: what is stored stays there`);
+  }
+  const tag = common['affinity_tag'];
+  if (tag !== ADAPTER_KEYS.affinity_tag.fallback) {
+    const shown = JSON.stringify(tag);
+    warn(`${where}: "affinity_tag": ${shown} does nothing: there is one L1, for all adapters`);
+  }
 }
 
 function readType(given: unknown, where: string, { types, suggestName }: SpecReader) {

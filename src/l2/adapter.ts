@@ -46,7 +46,7 @@ import type { Usage } from './usage-ledger.ts';
 /** A server that stops gives its stores that long to finish. */
 const DRAIN_TIMEOUT_MS = 10_000;
 /** After that long, what a store still does at the end is left to itself. */
-const CLOSE_TIMEOUT_MS = 5_000;
+const CLOSE_TIMEOUT_MS = 2_000;
 
 export interface L2AdapterOptions {
   /** 0, 1, 2, …; never given again. */
@@ -263,9 +263,9 @@ export class L2Adapter {
     await this.#tasks.settled(timeoutMs);
   }
 
-  /** Drains first, so that a normal stop loses nothing. */
-  async close(): Promise<void> {
-    await this.drain(Math.min(DRAIN_TIMEOUT_MS, this.settings.taskTimeoutMs));
+  /** Drains first, so that a normal stop loses nothing. `waits`: unless the time for it is over. */
+  async close(waits = true): Promise<void> {
+    await this.drain(waits ? Math.min(DRAIN_TIMEOUT_MS, this.settings.taskTimeoutMs) : 0);
     this.#tasks.close(new KvdError('ERR_SHUTTING_DOWN', `${this.#name} is closed`));
     this.#calls.close();
     await this.#tasks.settled(CLOSE_TIMEOUT_MS);
@@ -380,10 +380,10 @@ export class L2Adapter {
   // ---------------------------------------------------------------- delete
 
   async #deleteNow(keys: readonly ObjectKey[], signal: AbortSignal): Promise<DeleteResult[]> {
-    const answers = await this.#calls.delete(keys, signal);
-    const gone = keys.filter((_, i) => !(answers[i] instanceof Error));
+    const answers = await this.#inventory.forgetDeleted(keys, () =>
+      this.#calls.delete(keys, signal),
+    );
     this.counters.deletedCount += answers.filter((answer) => answer === 'deleted').length;
-    this.#inventory.forget(gone);
     return answers;
   }
 }

@@ -45,7 +45,10 @@ export class ByteGate {
     signal.addEventListener('abort', giveUp, { once: true });
     const hasPassed = await promise;
     signal.removeEventListener('abort', giveUp);
-    return hasPassed;
+    if (!hasPassed || !signal.aborted) return hasPassed;
+    // Another call with this signal has given up and let it through.
+    this.leave(sizeBytes);
+    return false;
   }
 
   leave(sizeBytes: number): void {

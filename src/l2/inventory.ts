@@ -7,7 +7,7 @@
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
 import type { Logger } from '../observability/log.ts';
-import type { L2Object, ListedObject, StoreResult } from './backend.ts';
+import type { DeleteResult, L2Object, ListedObject, StoreResult } from './backend.ts';
 import { Checksums, checksumOf } from './checksums.ts';
 import { isLayoutRecord } from './layout-record.ts';
 import type { ObjectKey } from './object-key.ts';
@@ -51,6 +51,8 @@ export class Inventory {
   /** What was deleted since it began is none of its findings. */
   #scan: { readonly done: Promise<void>; readonly deleted: ObjectMap<true> } | null = null;
   #storeCount = 0;
+  /** Of deletions that run: what nobody has stored since they began. */
+  readonly #deletions = new Set<ObjectMap<true>>();
 
   constructor(options: InventoryOptions) {
     this.#options = options;
@@ -137,7 +139,10 @@ export class Inventory {
       const storedBytes = typeof answer === 'number' ? answer : bytes.length;
       const sizeBytes = this.#options.chargedBytes(storedBytes);
       if (answer !== 'present' || !this.#ledger.has(key)) this.#ledger.add(key, sizeBytes);
+      if (answer !== 'present') for (const keysLeft of this.#deletions) keysLeft.delete(key);
       this.#scan?.deleted.delete(key);
+      // What is not counted is not evicted either.
+      if (!this.#ledger.has(key)) continue;
       keys.push(key);
       sizes.push(sizeBytes);
     }
@@ -155,12 +160,34 @@ export class Inventory {
     if (this.#ledger.add(key, sizeBytes)) this.#tellStored([key], [sizeBytes]);
   }
 
+  /**
+   * Deletes by `run`, and forgets what is gone by its answers; not what a store has put there
+   * meanwhile, which came before or after: bytes that are counted and gone do less harm than bytes
+   * that nobody counts.
+   */
+  async forgetDeleted(
+    keys: readonly ObjectKey[],
+    run: () => Promise<DeleteResult[]>,
+  ): Promise<DeleteResult[]> {
+    const keysLeft = new ObjectMap<true>();
+    for (const key of keys) keysLeft.set(key, true);
+    this.#deletions.add(keysLeft);
+    try {
+      const answers = await run();
+      const gone = keys.filter((key, i) => !(answers[i] instanceof Error) && keysLeft.has(key));
+      for (const key of gone) this.#scan?.deleted.set(key, true);
+      this.forget(gone);
+      return answers;
+    } finally {
+      this.#deletions.delete(keysLeft);
+    }
+  }
+
   /** They are not in the store any more. */
   forget(keys: readonly ObjectKey[]): void {
     const known: ObjectKey[] = [];
     for (const key of keys) {
       this.#checksums?.delete(key);
-      this.#scan?.deleted.set(key, true);
       if (this.#ledger.remove(key)) known.push(key);
     }
     if (known.length > 0) for (const listener of this.#listeners) listener.deleted(known);

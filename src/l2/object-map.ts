@@ -3,11 +3,12 @@
  * in it the chunk hashes as one-byte strings. An entry costs about 120 bytes.
  */
 import type { ObjectKey } from './object-key.ts';
+import { SplitMap } from './split-map.ts';
 
 interface Scope<T> {
   readonly name: string;
   readonly sample: ObjectKey;
-  readonly values: Map<string, T>;
+  readonly values: SplitMap<T>;
 }
 
 export class ObjectMap<T> {
@@ -60,7 +61,7 @@ export class ObjectMap<T> {
   }
 
   #add(key: ObjectKey): Scope<T> {
-    const scope = { name: scopeName(key), sample: key, values: new Map<string, T>() };
+    const scope = { name: scopeName(key), sample: key, values: new SplitMap<T>() };
     this.#scopes.set(scope.name, scope);
     this.#last = scope;
     return scope;

@@ -14,7 +14,7 @@ export interface HeldCall {
   /** It goes on as if nothing had been. */
   release(): void;
   /** Its outcome is a failure now; what it does to the buffers comes with `release`. */
-  timeOut(): void;
+  timeOut(error?: Error): void;
 }
 
 export function nameOf(key: ObjectKey): string {
@@ -111,9 +111,9 @@ export class ScriptedStore implements L2Store {
   ): L2Task<readonly (T | Error)[]> {
     const names = objects.map(({ key }) => nameOf(key));
     const isRecord = objects.every(({ key }) => isLayoutRecord(key));
-    let onTimeOut = () => {};
+    let onTimeOut: (error?: Error) => void = () => {};
     const late = new Promise<readonly (T | Error)[]>((resolve) => {
-      onTimeOut = () => resolve(objects.map(() => new Error('too late')));
+      onTimeOut = (error = new Error('too late')) => resolve(objects.map(() => error));
     });
     const done = isRecord
       ? Promise.resolve().then(() => objects.map(run))
@@ -121,7 +121,7 @@ export class ScriptedStore implements L2Store {
     return { outcome: Promise.race([done, late]), released: done.then(() => {}) };
   }
 
-  #enter(kind: Kind, keys: readonly string[], timeOut: () => void): Promise<void> {
+  #enter(kind: Kind, keys: readonly string[], timeOut: HeldCall['timeOut']): Promise<void> {
     this.calls.push({ kind, keys });
     if (!this.holds.has(kind)) return Promise.resolve();
     return new Promise((resolve) => void this.held.push({ kind, keys, release: resolve, timeOut }));

@@ -4,6 +4,7 @@ import { Closers } from '../../src/server.ts';
 import { RecordingLogger } from '../support/recording-logger.ts';
 import { rejects } from '../support/rejects.ts';
 import { suite } from '../support/suite.ts';
+import { VirtualClock } from '../support/virtual-clock.ts';
 
 suite('closers', (test) => {
   test('the latest closes first, and each only once', async () => {
@@ -14,6 +15,24 @@ suite('closers', (test) => {
     await closers.closeAll();
     await closers.closeAll();
     assert.equal(closed, ['second', 'first']);
+  });
+
+  test('all of them share the time for a stop, which begins with the first', async () => {
+    const clock = new VirtualClock();
+    const closers = new Closers(new RecordingLogger(), clock);
+    const left: number[] = [];
+    closers.add(() => left.push(closers.leftMsOf(1000)));
+    closers.add(() => {
+      left.push(closers.leftMsOf(1000));
+      clock.advance(1500);
+    });
+    closers.add(() => {
+      left.push(closers.leftMsOf(1000));
+      clock.advance(400);
+    });
+    clock.advance(5000);
+    await closers.closeAll();
+    assert.equal(left, [1000, 600, 0]);
   });
 
   test('one that fails keeps none from closing, and the first failure is reported', async () => {

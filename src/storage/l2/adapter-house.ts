@@ -77,11 +77,11 @@ export class AdapterHouse {
     return true;
   }
 
-  /** All of them; nothing of L1 is in use any more, or never will be given back. */
-  async close(): Promise<void> {
+  /** All of them. `isIdle`: nothing of L1 is in use; else what is has had its time. */
+  async close(isIdle = true): Promise<void> {
     const { eviction } = this.#options;
     const residents = [...this.#residents.values()];
     for (const { adapter } of residents) eviction.remove(adapter.id);
-    await Promise.all(residents.map(({ adapter }) => adapter.close()));
+    await Promise.all(residents.map(({ adapter }) => adapter.close(isIdle)));
   }
 }

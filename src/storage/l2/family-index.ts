@@ -7,11 +7,12 @@
  *   family  (scope, chunk hash)               an entry of the eviction order
  *   member  (kv rank, object group, size)     three numbers in the family's list
  *
- * About 250 bytes for a family of one: names are kept once per scope, hashes as byte strings.
+ * About 200 bytes for a family of one: names are kept once per scope, hashes as byte strings.
  * Keys are made anew from that when they are needed, which is when something is evicted.
  */
 import type { EvictionOrder } from '../../core/policy.ts';
 import type { ObjectKey } from '../../l2/object-key.ts';
+import { SplitMap } from '../../l2/split-map.ts';
 
 export interface Tenant {
   readonly cacheSalt: string;
@@ -21,11 +22,11 @@ export interface Tenant {
 }
 
 interface Scope {
-  readonly id: number;
   readonly name: string;
   readonly modelName: string;
   readonly tenant: Tenant;
-  familyCount: number;
+  /** By hash. */
+  readonly families: SplitMap<Family>;
 }
 
 export interface Family {
@@ -47,9 +48,7 @@ export class FamilyIndex {
   readonly #order: EvictionOrder;
   readonly #tenants = new Map<string, Tenant>();
   readonly #scopes = new Map<string, Scope>();
-  readonly #families = new Map<string, Family>();
   readonly #byEntry: (Family | undefined)[] = [];
-  #scopeCount = 0;
   /** Of families that are in the order. */
   objectCount = 0;
   /** Objects that found no room in the order: nothing will evict them. */
@@ -117,14 +116,13 @@ export class FamilyIndex {
   }
 
   #lookup(key: ObjectKey): Family | undefined {
-    const scope = this.#scopes.get(scopeName(key));
-    return scope && this.#families.get(familyName(scope, hashText(key)));
+    return this.#scopes.get(scopeName(key))?.families.get(hashText(key));
   }
 
   #put(key: ObjectKey, sizeBytes: number): Family {
     const scope = this.#scopes.get(scopeName(key)) ?? this.#addScope(key);
     const hash = hashText(key);
-    const family = this.#families.get(familyName(scope, hash)) ?? this.#addFamily(scope, hash);
+    const family = scope.families.get(hash) ?? this.#addFamily(scope, hash);
     const at = memberIndex(family, key);
     if (at < 0) {
       family.members.push(key.kvRank, key.objectGroupId, sizeBytes);
@@ -142,25 +140,22 @@ export class FamilyIndex {
     const tenant = this.#tenants.get(cacheSalt) ?? { cacheSalt, scopeCount: 0, objectCount: 0 };
     this.#tenants.set(cacheSalt, tenant);
     tenant.scopeCount += 1;
-    this.#scopeCount += 1;
-    const scope = { id: this.#scopeCount, name: scopeName(key), modelName, tenant, familyCount: 0 };
+    const scope = { name: scopeName(key), modelName, tenant, families: new SplitMap<Family>() };
     this.#scopes.set(scope.name, scope);
     return scope;
   }
 
   #addFamily(scope: Scope, hash: string): Family {
     const family = { entry: null, scope, hash, sizeBytes: 0, members: [] };
-    this.#families.set(familyName(scope, hash), family);
-    scope.familyCount += 1;
+    scope.families.set(hash, family);
     return family;
   }
 
   #drop(family: Family): void {
     const { scope, hash } = family;
-    this.#families.delete(familyName(scope, hash));
+    scope.families.delete(hash);
     if (family.entry !== null) this.#leave(family);
-    scope.familyCount -= 1;
-    if (scope.familyCount > 0) return;
+    if (scope.families.size > 0) return;
     this.#scopes.delete(scope.name);
     const { tenant } = scope;
     tenant.scopeCount -= 1;
@@ -199,10 +194,6 @@ export function keysOf({ scope, hash, members }: Family): ObjectKey[] {
 function scopeName({ modelName, kvRank, cacheSalt }: ObjectKey): string {
   // A model name never holds `@`, so the parts cannot run into each other.
   return `${Math.floor(kvRank / WORLD_SIZE_UNIT)}@${modelName}@${cacheSalt}`;
-}
-
-function familyName(scope: Scope, hash: string): string {
-  return `${scope.id}/${hash}`;
 }
 
 function hashText({ chunkHash }: ObjectKey): string {

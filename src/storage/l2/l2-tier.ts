@@ -67,6 +67,11 @@ export class L2Tier {
     for (const namespaceId of namespaceIds) this.#shapes.learn(namespaceId, shape);
   }
 
+  /** No adapter uses L1. */
+  get isIdle(): boolean {
+    return this.adapters.all.every(({ useCount }) => useCount === 0);
+  }
+
   /**
    * Stores what waits, and waits until no adapter uses L1 any more, for at most `deadlineMs`
    * altogether. False: one still does, and L1 must not be freed under it.

@@ -24,6 +24,11 @@ import type { L2Store } from './l2-store.ts';
 /** Another server may write the first record meanwhile. */
 const NO_RECORD_MS = 10_000;
 const PAGE_SIZE_BYTES = 65_536;
+/** A silent adapter must be found out by few look-ups, and all of them wait for the record. */
+const READ_TIMEOUT_MS = 5_000;
+/** Models, ranks and object groups; and layouts. The oldest is forgotten. */
+const KNOWN_COUNT_MAX = 16_384;
+const FINGERPRINT_COUNT_MAX = 4096;
 
 // The compiler's library has no WebAssembly without the DOM; this is the part that is used here.
 declare const WebAssembly: {
@@ -89,6 +94,7 @@ export class LayoutNames {
     if (known !== undefined) return known;
     const fingerprint = layoutFingerprint(layoutText, this.#options.cacheNamespace);
     this.#fingerprints.set(layoutText, fingerprint);
+    forgetOldest(this.#fingerprints, FINGERPRINT_COUNT_MAX);
     return fingerprint;
   }
 
@@ -96,6 +102,7 @@ export class LayoutNames {
     return shared(this.#reads, nameOf(of), async () => {
       const owner = await this.#load(of);
       this.#known.set(nameOf(of), { owner, sinceMs: this.#options.clock.nowMs() });
+      forgetOldest(this.#known, KNOWN_COUNT_MAX);
       return owner;
     });
   }
@@ -120,7 +127,8 @@ export class LayoutNames {
 
   async #load(of: LayoutOwner): Promise<Owner> {
     const bytes = this.#takePage();
-    const { outcome, released } = this.#options.store.load([{ key: layoutRecordKey(of), bytes }]);
+    const record = { key: layoutRecordKey(of), bytes };
+    const { outcome, released } = this.#options.store.load([record], READ_TIMEOUT_MS);
     const [result] = await outcome;
     const text = result === 'loaded' ? decodeLayoutRecord(bytes) : null;
     void released.then(() => this.#sparePages.push(bytes));
@@ -157,6 +165,14 @@ export function nameObject(key: ObjectKey, naming: Naming): ObjectKey {
 function namingOf(owner: Owner, fingerprint: string): Naming {
   const isOurs = owner === null || owner === 'unreadable' || owner === fingerprint;
   return isOurs ? null : fingerprint;
+}
+
+function forgetOldest(map: Map<string, unknown>, countMax: number): void {
+  if (map.size <= countMax) return;
+  for (const oldest of map.keys()) {
+    map.delete(oldest);
+    return;
+  }
 }
 
 function nameOf({ modelName, kvRank, objectGroupId }: LayoutOwner): string {

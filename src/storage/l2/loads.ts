@@ -11,6 +11,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import { NO_SLOT } from '../../core/object-table.ts';
+import { KvdError } from '../../errors.ts';
 import type { L2Object, LoadResult } from '../../l2/backend.ts';
 import type { ObjectKey } from '../../l2/object-key.ts';
 import type { L2Task } from '../../l2/task.ts';
@@ -111,11 +112,8 @@ export class Loads {
       timer.cancel();
       this.#settle(adapter, load, results);
     };
-    const timer = clock.after(loadTimeoutMs, () => {
-      const event = { reason: 'load_timeout' as const, keyCount: objects.length };
-      this.#options.bus.publish('l2.prefetch.failed', event);
-      settle([]);
-    });
+    const late = new KvdError('ERR_L2_TIMEOUT', 'the load has taken too long');
+    const timer = clock.after(loadTimeoutMs, () => settle(objects.map(() => late)));
     const end = () => {
       settle([]);
       exchange.unpin(Uint32Array.from(objects, ({ slot }) => slot));
@@ -148,8 +146,13 @@ export class Loads {
     const { id: adapterIndex, typeName: l2Name } = adapter.store;
     const counts = { loadedCount: loaded.length, failedCount: failed.length };
     bus.publish('l2.load_task.completed', { adapterIndex, l2Name, bytes, ...counts });
-    if (failed.length > 0) {
-      bus.publish('l2.prefetch.failed', { reason: 'not_found', keyCount: failed.length });
+    const lateCount = failed.filter((place) => isLate(results[place])).length;
+    if (lateCount > 0) {
+      bus.publish('l2.prefetch.failed', { reason: 'load_timeout', keyCount: lateCount });
+    }
+    if (failed.length > lateCount) {
+      const keyCount = failed.length - lateCount;
+      bus.publish('l2.prefetch.failed', { reason: 'not_found', keyCount });
     }
     for (const { waiter, cells: wanted, own } of taken) {
       try {
@@ -191,6 +194,10 @@ function addPart(load: Load, waiter: LoadWaiter, cell: number, place: number): b
     known.places.push(place);
   }
   return !known;
+}
+
+function isLate(result: LoadResult | undefined): boolean {
+  return result instanceof KvdError && result.code === 'ERR_L2_TIMEOUT';
 }
 
 function slotsOf(cells: readonly LoadCell[]): Uint32Array {

@@ -154,4 +154,16 @@ suite('L2 adapter: end', (test) => {
     assert.is(backend.isClosed, true);
     assert.ok(log.has(/1 tasks hold on to their buffers/));
   });
+
+  test('when the time for a stop is over, closing takes few seconds', async () => {
+    const { adapter, backend, clock } = new L2AdapterHouse();
+    backend.conduct = 'wait';
+    adapter.store([objectOf(1)]);
+    await turns();
+    const closed = adapter.close(false);
+    clock.advance(0);
+    await turns();
+    clock.advance(2_000);
+    assert.is(await hasSettled(closed), true);
+  });
 });

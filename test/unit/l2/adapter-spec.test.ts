@@ -101,6 +101,15 @@ suite('--l2-adapter', (test) => {
     refuses({ ...GOOD, checksum: 'md5' }, /none, crc32/);
   });
 
+  test('values that kvd knows and does nothing about are warned about', () => {
+    const warnings: string[] = [];
+    read({ ...GOOD, persist_enabled: true, affinity_tag: '_default' }, {}, warnings);
+    assert.equal(warnings, []);
+    read({ ...GOOD, persist_enabled: false, affinity_tag: 'fast' }, {}, warnings);
+    assert.match(warnings[0] ?? '', /"persist_enabled": false does nothing/);
+    assert.match(warnings[1] ?? '', /"affinity_tag": "fast" does nothing/);
+  });
+
   test('unknown keys are warned about and ignored, for charts pass keys of other releases', () => {
     const warnings: string[] = [];
     const eviction = { eviction_policy: 'noop', trigger_watermrk: 1 };

@@ -147,6 +147,22 @@ suite('L2 adapter: tasks', (test) => {
     assert.is(await hasSettled(first.released), false);
     assert.is(backend.calls.length, 1);
   });
+
+  test('nor does it when another part of the same task made way for it', async () => {
+    const mib = 1024 * 1024;
+    const { adapter, backend, clock } = new L2AdapterHouse({ inFlightMaxBytes: 80 * mib });
+    backend.conduct = 'wait';
+    const first = adapter.load([emptyObject(1, 40 * mib)]);
+    const second = adapter.load([emptyObject(2, 60 * mib), emptyObject(3, 10 * mib)]);
+    await turns();
+    assert.is(backend.calls.length, 1);
+    clock.advance(TASK_TIMEOUT_MS);
+    await turns();
+    assert.is(backend.calls.length, 1);
+    await second.released;
+    assert.is(await hasSettled(first.released), false);
+    assert.is(adapter.inFlightBytes, 40 * mib);
+  });
 });
 
 suite('L2 adapter: locks', (test) => {
@@ -210,6 +226,22 @@ suite('L2 adapter: usage and capacity', (test) => {
     for (let i = 0; i < 3; i += 1) await house.adapter.store([objectOf(1)]).outcome;
     assert.is(usedBytes(house), 100);
     assert.is(house.adapter.usage().objectCount, 1);
+  });
+
+  test('a store that ends during a deletion counts; what it only found does not', async () => {
+    const house = new L2AdapterHouse();
+    const { adapter, backend } = house;
+    await adapter.store([objectOf(1), objectOf(2)]).outcome;
+    backend.conduct = (operation) => (operation === 'delete' ? 'wait' : 'answer');
+    const deletion = adapter.delete([l2Key(1), l2Key(2)]);
+    await turns();
+    backend.values.delete([...backend.values.keys()][0] as string);
+    assert.equal(await adapter.store([objectOf(1), objectOf(2)]).outcome, ['stored', 'present']);
+    backend.conduct = 'answer';
+    backend.calls.at(-2)?.answer();
+    assert.equal(await deletion, ['deleted', 'deleted']);
+    assert.is(adapter.usage().objectCount, 1);
+    assert.is(usedBytes(house), 100);
   });
 
   test('what a look-up finds or misses corrects what is known', async () => {
@@ -293,6 +325,28 @@ suite('L2 adapter: usage and capacity', (test) => {
     assert.is(told[0], 'found 1 2 3');
     assert.is(usedBytes(house), 1000);
     assert.is(adapter.status()['is_scanning'], false);
+  });
+
+  test('only what was deleted during the scan is none of its findings', async () => {
+    const house = new L2AdapterHouse({ scansOnStart: true });
+    const { adapter, backend } = house;
+    const { promise: isListed, resolve: goOn } = Promise.withResolvers<void>();
+    const list = backend.list.bind(backend);
+    backend.list = async (options) => {
+      const page = await list(options);
+      await isListed;
+      return page;
+    };
+    for (const id of [1, 2, 3]) backend.plant(l2Key(id), new Uint8Array(100));
+    adapter.start();
+    await turns();
+    await adapter.delete([l2Key(1)]);
+    // Most of what is looked up is not there, and a scan may take an hour: none of it is kept.
+    backend.conduct = { lie: () => [null] };
+    await adapter.lookup([l2Key(2)], [100]);
+    goOn();
+    await turns();
+    assert.equal(house.told, ['found 2 3']);
   });
 
   test('a list that fails is asked for again', async () => {

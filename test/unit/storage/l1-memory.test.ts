@@ -57,6 +57,19 @@ suite('L1 memory: size', (test) => {
     });
   });
 
+  test('what somebody still writes to is not given back to the system', async () => {
+    for (const isKept of [false, true]) {
+      const memory = await open({});
+      memory.view(0, 1)[0] = 1;
+      const address = memory.memory.base.toString(16).padStart(8, '0');
+      const isMapped = () => fs.readFileSync('/proc/self/maps', 'utf8').includes(`${address}-`);
+      assert.is(isMapped(), true);
+      if (isKept) memory.memory.keepMapped();
+      await memory.close();
+      assert.is(isMapped(), isKept);
+    }
+  });
+
   test('more than the address space is a configuration error', async () => {
     const error = await rejects(open({ sizeBytes: 2 ** 50 }), /cannot reserve .*--l1-size-gb/);
     assert.is((error as KvdError).code, 'ERR_CONFIG');

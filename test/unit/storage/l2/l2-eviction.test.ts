@@ -133,6 +133,19 @@ suite('L2 eviction: watermark', (test) => {
     assert.equal(asked, [{ '': 2 }, { '': 1 }]);
   });
 
+  test('a store that refuses all of many deletes is not asked for more in this cycle', async () => {
+    const { add, settle } = await evictionHouse();
+    const store = add({ evictionRatio: 1 }, 100 * 5000);
+    store.refuses = () => true;
+    const texts = Array.from({ length: 5000 }, (_, i) => `:${i}`);
+    store.store(objects(100, ...texts));
+    await settle();
+    assert.is(deletedTexts(store).length, 512);
+    store.refuses = () => false;
+    await settle(1000);
+    assert.ok(store.usage().usedBytes < 400_000);
+  });
+
   test('a chunk leaves as a whole: all ranks and object groups', async () => {
     const { add, settle } = await evictionHouse();
     const store = add({}, 1000);
