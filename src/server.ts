@@ -90,6 +90,8 @@ export interface ServerOptions {
   readonly log: Logger;
   /** Lines of the log that nobody has got, for `/status`. */
   readonly lostLineCount: () => number;
+  /** Runs once, when what the start has used is not needed any more. */
+  readonly collectGarbage: () => void;
 }
 
 interface Ground extends ServerOptions {
@@ -224,6 +226,7 @@ async function build(ground: Ground, closers: Closers): Promise<RunningServer> {
   const rehearsal = new Rehearsal({
     openHouse: () => openRehearsalHouse(ground, shim),
     dialect: config.wireDialect,
+    onEnd: ground.collectGarbage,
     clock,
     log: log.child('wire'),
   });

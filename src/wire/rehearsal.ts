@@ -48,6 +48,8 @@ export interface RehearsalHouse {
 export interface RehearsalOptions {
   openHouse(): Promise<RehearsalHouse>;
   readonly dialect: DialectChoice;
+  /** Runs after the last house has been closed, unless the rehearsal was stopped. */
+  readonly onEnd: () => void;
   readonly clock: Clock;
   readonly log: Logger;
 }
@@ -105,6 +107,7 @@ export class Rehearsal {
     } catch (error) {
       log.debug(`rehearsal given up, the first requests will be slower: ${String(error)}`);
     }
+    if (!this.#isStopped) this.#options.onEnd();
   }
 
   async #useHouse(dialect: Dialect): Promise<void> {

@@ -36,6 +36,7 @@ class Stage {
   readonly asked: OperationName[] = [];
   openCount = 0;
   closedCount = 0;
+  endCount = 0;
   readonly #hasSlots: boolean;
   readonly #onRequest: (name: OperationName) => void;
   #ended = () => {};
@@ -56,7 +57,16 @@ class Stage {
         this.#ended();
       },
     });
-    const options = { openHouse, dialect: 'auto', clock: systemClock, log: watched } as const;
+    const options = {
+      openHouse,
+      dialect: 'auto',
+      onEnd: () => {
+        assert.is(this.closedCount, this.openCount, 'a house is open');
+        this.endCount += 1;
+      },
+      clock: systemClock,
+      log: watched,
+    } as const;
     return { rehearsal: new Rehearsal(options), over };
   }
 
@@ -94,6 +104,7 @@ suite('rehearsal', (test) => {
     await over;
     assert.is(stage.openCount, 2);
     assert.is(stage.closedCount, 2);
+    assert.is(stage.endCount, 1);
     assert.equal(new Set(stage.asked), new Set(OPERATIONS));
     const { level, message } = stage.log.lines[0]!;
     const count = stage.asked.length;
@@ -137,6 +148,7 @@ suite('rehearsal', (test) => {
     assert.is(stage.asked.length, 5);
     assert.is(stage.openCount, 1);
     assert.is(stage.closedCount, 1);
+    assert.is(stage.endCount, 0);
   });
 
   test('never begins when it is stopped before', async () => {
@@ -151,6 +163,7 @@ suite('rehearsal', (test) => {
     await over;
     await rehearsal.stop();
     assert.match(stage.log.lines[0]!.message, /given up, .*no memory/);
+    assert.is(stage.endCount, 1);
   });
 
   test('that cannot reach its house is given up, and closes it', async () => {
