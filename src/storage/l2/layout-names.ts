@@ -2,8 +2,8 @@
  * Under which names the objects of a layout lie in one L2 adapter; src/l2/layout-record.ts says why
  * that is a question.
  *
- *   unknown ──read──▶ owned by us or another ─▶ the answer, for good
- *                 └─▶ no record ─▶ plain names for now; asked again after a while
+ *   unknown ──read──▶ owned by us or another ─▶ the answer, for a while
+ *                 └─▶ no record ─▶ plain names, for a shorter while
  *                        └─store─▶ write, read back ─▶ whoever has won
  *   A read that fails rejects: without the answer neither a load nor a store is safe.
  */
@@ -23,6 +23,8 @@ import type { L2Store } from './l2-store.ts';
 
 /** Another server may write the first record meanwhile. */
 const NO_RECORD_MS = 10_000;
+/** Somebody may flush a shared store, and the next layout there has the plain names then. */
+const RECORD_MS = 30_000;
 const PAGE_SIZE_BYTES = 65_536;
 /** A silent adapter must be found out by few look-ups, and all of them wait for the record. */
 const READ_TIMEOUT_MS = 5_000;
@@ -84,8 +86,9 @@ export class LayoutNames {
 
   #find(of: LayoutOwner): Known | undefined {
     const known = this.#known.get(nameOf(of));
-    const isOld =
-      known?.owner === null && this.#options.clock.nowMs() - known.sinceMs >= NO_RECORD_MS;
+    if (!known) return undefined;
+    const validMs = known.owner === null ? NO_RECORD_MS : RECORD_MS;
+    const isOld = this.#options.clock.nowMs() - known.sinceMs >= validMs;
     return isOld ? undefined : known;
   }
 

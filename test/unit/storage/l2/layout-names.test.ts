@@ -18,8 +18,9 @@ class WatchedStore extends ScriptedStore {
 
 function house() {
   const store = new WatchedStore();
-  const options = { cacheNamespace: '', clock: new VirtualClock(), log: silentLogger };
-  return { store, names: new LayoutNames({ ...options, store }) };
+  const clock = new VirtualClock();
+  const options = { store, cacheNamespace: '', clock, log: silentLogger };
+  return { store, clock, names: new LayoutNames(options), others: new LayoutNames(options) };
 }
 
 const ownerOf = (modelName: string) => ({ modelName, kvRank: 0x0100_0100, objectGroupId: 0 });
@@ -29,6 +30,26 @@ suite('L2 layout names', (test) => {
     const { store, names } = house();
     assert.is(await names.forLoad(ownerOf('m'), 'layout'), null);
     assert.equal(store.timeoutsMs, [5000]);
+  });
+
+  test('a flushed store belongs to whoever stores there first, and that is found out', async () => {
+    const { store, clock, names, others } = house();
+    assert.is(await names.forStore(ownerOf('m'), 'layout'), null);
+    store.values.clear();
+    assert.is(await others.forStore(ownerOf('m'), 'another layout'), null);
+    assert.is(names.forLoad(ownerOf('m'), 'layout'), null, 'remembered');
+    clock.advance(30_000);
+    assert.type(await names.forLoad(ownerOf('m'), 'layout'), 'string');
+    assert.type(await names.forStore(ownerOf('m'), 'layout'), 'string');
+  });
+
+  test('a flushed store gets the record again with the next object', async () => {
+    const { store, clock, names, others } = house();
+    await names.forStore(ownerOf('m'), 'layout');
+    store.values.clear();
+    clock.advance(30_000);
+    assert.is(await names.forStore(ownerOf('m'), 'layout'), null);
+    assert.type(await others.forStore(ownerOf('m'), 'another layout'), 'string');
   });
 
   test('what is known of models is bounded: the oldest is asked for again', async () => {
