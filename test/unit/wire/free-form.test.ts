@@ -27,6 +27,8 @@ function refusal(value: unknown): string {
 
 suite('free-form map', (test) => {
   test('has values of every kind, in the form that another codec gives them', () => {
+    // The other codec refuses this one key; the test after the next has it.
+    const key = fc.string().filter((text) => text !== '__proto__');
     const value = fc.letrec((tie) => ({
       any: fc.oneof(
         { maxDepth: 4 },
@@ -36,11 +38,11 @@ suite('free-form map', (test) => {
         fc.string(),
         fc.uint8Array({ maxLength: 40 }),
         fc.array(tie('any'), { maxLength: 4 }),
-        fc.dictionary(fc.string(), tie('any'), { maxKeys: 4, noNullPrototype: true }),
+        fc.dictionary(key, tie('any'), { maxKeys: 4, noNullPrototype: true }),
       ),
     })).any;
     fc.assert(
-      fc.property(fc.dictionary(fc.string(), value, { maxKeys: 6 }), (map) => {
+      fc.property(fc.dictionary(key, value, { maxKeys: 6 }), (map) => {
         const frame = encodeAny({ ...map });
         assert.equal(JSON.stringify(read(frame)), JSON.stringify(decodeAny(frame)));
         assert.equal(
