@@ -1,7 +1,7 @@
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { openCoreParts } from '../support/core-parts.ts';
 import { policyVectors } from '../support/policy-vectors.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 
 type Range = [start: number, size: number];

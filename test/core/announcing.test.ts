@@ -1,5 +1,5 @@
 /** What the table tells of announced chunks, one by one and against a search through all of it. */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { NO_SLOT, type ObjectTable } from '../../src/core/object-table.ts';
 import { RESULT } from '../../src/core/result.ts';
@@ -11,6 +11,7 @@ import {
   UNIT_BYTES,
   WRITER,
 } from '../support/core-table.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 
 const { SUCCESS, ALREADY_ANNOUNCED, KEY_NOT_EXIST } = RESULT;

@@ -1,9 +1,9 @@
 import { readFileSync } from 'node:fs';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { ChunkHasher, type HashAlgorithm } from '../../src/core/chunk-hasher.ts';
 import { RESULT } from '../../src/core/result.ts';
 import { openCore, openHasher, toHex } from '../support/core-hasher.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 import {
   blake3ChunkHashes,

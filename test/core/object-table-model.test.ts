@@ -3,12 +3,13 @@
  * answers agree, every key is found or absent alike, the figures are the sums over the live
  * objects, no two objects share memory, and the table is consistent in itself.
  */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { Core } from '../../src/core/core.ts';
 import { NO_SLOT } from '../../src/core/object-table.ts';
 import { RESULT } from '../../src/core/result.ts';
 import { keysOf, namespaceKey, openCoreTable, UNIT_BYTES } from '../support/core-table.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 import { type Handle, type ModelKey, TableModel } from '../support/table-model.ts';
 

@@ -1,8 +1,9 @@
 /** The order of single policies. What all of them promise: test/contract/eviction-policy.ts. */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { openCoreParts } from '../support/core-parts.ts';
 import { NamedPolicy } from '../support/named-policy.ts';
+import fc from '../support/property.ts';
 import { S3FifoModel } from '../support/s3fifo-model.ts';
 import { suite } from '../support/suite.ts';
 

@@ -1,9 +1,9 @@
 import { encode } from '@msgpack/msgpack';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { TokenSpan } from '../../src/core/chunk-hasher.ts';
 import { tokenSpanOf } from '../../src/core/token-span.ts';
 import { openHasher } from '../support/core-hasher.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 
 const tokenId = fc.oneof(

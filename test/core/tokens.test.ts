@@ -1,8 +1,8 @@
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { ChunkHasher } from '../../src/core/chunk-hasher.ts';
 import { KvdError } from '../../src/errors.ts';
 import { openHasher, toHex } from '../support/core-hasher.ts';
+import fc from '../support/property.ts';
 import { suite } from '../support/suite.ts';
 import {
   blake3ChunkHashes,

@@ -1,6 +1,5 @@
 /** Random plans and jobs through the real shim, against `runCopyJob` in plain JavaScript. */
 
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { CopyJob, CopyPlan, KernelGroupPlan } from '../../../src/device/device.ts';
 import { runCopyJob } from '../../support/copy-plan.ts';
@@ -10,6 +9,7 @@ import {
   patternBytes,
   wrapperOf,
 } from '../../support/device-house.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 interface GroupShape {

@@ -1,5 +1,5 @@
 /** What the engine announces, over the real storage room, and what a follower makes of it. */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { NO_SLOT } from '../../../src/core/object-table.ts';
 import { tokenSpanOf } from '../../../src/core/token-span.ts';
@@ -10,6 +10,7 @@ import type { RegisteredLayout } from '../../../src/engine/layout-registry.ts';
 import { EventBus, type StoredChunks } from '../../../src/observability/events.ts';
 import { NO_WINDOW } from '../../../src/storage/window-fold.ts';
 import { ALIGN_BYTES, buildL1House, shapeOf } from '../../support/l1-house.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const CHUNK_TOKENS = 16;

@@ -1,5 +1,5 @@
 /** Workers that keep several transfers of one connection going, and locks of reads that fail */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { RequestContext } from '../../../src/engine/client-traits.ts';
 import { OverdueStores } from '../../../src/engine/transfer/overdue-stores.ts';
@@ -12,6 +12,7 @@ import {
   tensorOf,
   WORKER,
 } from '../../support/engine-driven-house.ts';
+import fc from '../../support/property.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 

@@ -1,6 +1,5 @@
 /** Block ids of transfers, readers per object (vectors/engine.json, spec engine 3.5, 5.6, 5.7) */
 import { readFileSync } from 'node:fs';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { CacheKey } from '../../../src/engine/api.ts';
 import { countReaders } from '../../../src/engine/lookup.ts';
@@ -13,6 +12,7 @@ import {
 import { buildKernelGroups, type KernelGroup } from '../../../src/engine/transfer/kernel-groups.ts';
 import { KV_FORMATS } from '../../../src/engine/transfer/kv-format.ts';
 import { contiguous } from '../../support/kv-tensors.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const vectors = JSON.parse(

@@ -1,5 +1,5 @@
 /** Bytes of the newer KV formats, and what tells objects apart (spec engine 5.3, 5.5) */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { CopyJob } from '../../../src/device/device.ts';
 import type { DtypeName } from '../../../src/device/tensor-wrapper.ts';
@@ -8,6 +8,7 @@ import type { KvLayout } from '../../../src/engine/transfer/kv-layout.ts';
 import { runCopyJob } from '../../support/copy-plan.ts';
 import { contiguous, layoutOf, objectOf, PER_LAYER, times } from '../../support/kv-tensors.ts';
 import { LAYOUTS_054, LAYOUTS_056, type LayoutVector } from '../../support/layout-vectors.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 function vectorLayout(vector: LayoutVector): KvLayout {

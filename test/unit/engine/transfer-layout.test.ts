@@ -1,6 +1,5 @@
 /** KV layouts: the bytes of objects (vectors/engine.json, spec engine 5.5) */
 import { readFileSync } from 'node:fs';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { CopyJob, MappedTensor } from '../../../src/device/device.ts';
 import type { DtypeName } from '../../../src/device/tensor-wrapper.ts';
@@ -13,6 +12,7 @@ import {
 } from '../../../src/engine/transfer/kv-layout.ts';
 import { runCopyJob } from '../../support/copy-plan.ts';
 import { contiguous, layoutOf, objectOf, times } from '../../support/kv-tensors.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 interface FormatVector {

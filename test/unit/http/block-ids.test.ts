@@ -1,6 +1,6 @@
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { BLOCK_ID_COUNT_MAX, formatBlockIds, parseBlockIds } from '../../../src/http/block-ids.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 suite('block ids', (test) => {

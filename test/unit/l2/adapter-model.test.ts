@@ -3,7 +3,7 @@
  * tasks end by their deadline, buffers are held exactly as long as somebody may touch them, locks
  * and bytes are neither lost nor invented, and the capacity is a bound.
  */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { L2Task } from '../../../src/l2/task.ts';
 import {
@@ -15,6 +15,7 @@ import {
   turns,
 } from '../../support/l2-adapter-house.ts';
 import { l2Key } from '../../support/l2-objects.ts';
+import fc from '../../support/property.ts';
 import type { Conduct } from '../../support/scripted-backend.ts';
 import { suite } from '../../support/suite.ts';
 

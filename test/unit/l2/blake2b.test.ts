@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { blake2b as oracle } from '@noble/hashes/blake2.js';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { blake2b } from '../../../src/l2/blake2b.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const hex = (bytes: Uint8Array): string => Buffer.from(bytes).toString('hex');

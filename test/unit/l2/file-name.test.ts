@@ -1,4 +1,3 @@
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import {
   fileNameOf,
@@ -10,6 +9,7 @@ import {
 import { encodeFileName } from '../../../src/l2/key-text.ts';
 import type { ObjectKey } from '../../../src/l2/object-key.ts';
 import { l2Key } from '../../support/l2-objects.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const keyOf = (rest: Partial<ObjectKey>): ObjectKey => l2Key(1, rest);

@@ -1,10 +1,10 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { blake2b } from '../../../src/l2/blake2b.ts';
 import * as text from '../../../src/l2/key-text.ts';
 import type { ObjectKey } from '../../../src/l2/object-key.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 interface Row {

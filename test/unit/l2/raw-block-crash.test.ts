@@ -7,13 +7,13 @@
  */
 import { spawn } from 'node:child_process';
 import { once } from 'node:events';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { L2Backend } from '../../../src/l2/backend.ts';
 import type { RawBlockBackend } from '../../../src/l2/raw-block/raw-block-backend.ts';
 import { KIB } from '../../../src/units.ts';
 import type { Remains } from '../../support/failing-device.ts';
 import { l2Key, l2Value } from '../../support/l2-objects.ts';
+import fc from '../../support/property.ts';
 import { DeviceFile } from '../../support/raw-block-device.ts';
 import { openRawBlock } from '../../support/raw-block-house.ts';
 import { suite } from '../../support/suite.ts';

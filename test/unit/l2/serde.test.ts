@@ -4,13 +4,13 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import path from 'node:path';
 import { gunzipSync } from 'node:zlib';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { KvdError } from '../../../src/errors.ts';
 import type { L2Object } from '../../../src/l2/backend.ts';
 import type { Serde } from '../../../src/l2/serde/serde.ts';
 import { readSerdeSpec } from '../../../src/l2/serde/serde-types.ts';
 import { l2Key, l2Value } from '../../support/l2-objects.ts';
+import fc from '../../support/property.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
 

@@ -1,6 +1,6 @@
-import * as fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { SplitMap } from '../../../src/l2/split-map.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 /** Eight bytes, as the shortest hashes have. */

@@ -1,7 +1,6 @@
 import fs from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { EventBus, type EventCatalogue } from '../../../src/observability/events.ts';
 import {
@@ -9,6 +8,7 @@ import {
   parseLookupLine,
 } from '../../../src/observability/logging/lookup-hash-line.ts';
 import { LookupHashLog } from '../../../src/observability/logging/lookup-hash-log.ts';
+import fc from '../../support/property.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';

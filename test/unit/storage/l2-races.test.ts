@@ -1,9 +1,10 @@
 /** Random adapters against a plain model: no wrong byte, nothing leaked, every task ends */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
 import { ALIGN_BYTES } from '../../support/l1-house.ts';
 import { buildL2House, type L2House } from '../../support/l2-house.ts';
+import fc from '../../support/property.ts';
 import type { ScriptedStore } from '../../support/scripted-store.ts';
 import { suite } from '../../support/suite.ts';
 

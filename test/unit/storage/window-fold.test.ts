@@ -1,8 +1,9 @@
 /** How much of a prompt is cached under windows (spec engine 2.4, storage 2.8) */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { countServableChunks, firstNeededChunk } from '../../../src/storage/window-fold.ts';
 import { policyVectors } from '../../support/policy-vectors.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 interface GroupedFold {

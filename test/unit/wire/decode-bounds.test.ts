@@ -1,5 +1,5 @@
 /** What one message can cost: counts are bounded before anything is made of the elements. */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import type { CacheKey, RequestOf } from '../../../src/engine/api.ts';
 import type { KvdError } from '../../../src/errors.ts';
@@ -18,6 +18,7 @@ import { field, struct } from '../../../src/wire/struct.ts';
 import { ELEMENTS_PER_MESSAGE_MAX, LIST_COUNT_MAX } from '../../../src/wire/wire-limits.ts';
 import { callA } from '../../support/calls.ts';
 import { openHasher } from '../../support/core-hasher.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 import {
   encodeArrayHeader,

@@ -1,12 +1,12 @@
 /** Pickled device wrappers: every golden one is read, every hostile one is refused. */
 import { existsSync } from 'node:fs';
 import { decode, encode } from '@msgpack/msgpack';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { CpuShmWrapper, TensorWrapper } from '../../../src/device/tensor-wrapper.ts';
 import { KvdError } from '../../../src/errors.ts';
 import { readDeviceWrapper } from '../../../src/wire/device-wrapper.ts';
 import { writeShmWrapperPickle } from '../../../src/wire/pickle-writer.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 import {
   frameBytes,

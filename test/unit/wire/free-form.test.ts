@@ -1,11 +1,11 @@
 /** Maps of a client's own making: any plain value, within bounds, and nothing else. */
 import { decode as decodeAny, encode as encodeAny } from '@msgpack/msgpack';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { KvdError } from '../../../src/errors.ts';
 import { freeMap } from '../../../src/wire/free-form.ts';
 import { decode, encode, PayloadReader } from '../../../src/wire/schema.ts';
 import { openHasher } from '../../support/core-hasher.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const reader = new PayloadReader(openHasher({ chunkSizeTokens: 16, tokenCountMax: 16 }));

@@ -1,7 +1,6 @@
 /** Whatever arrives, the loop goes on, and the sender gets the reply that it can bear. */
 import { existsSync } from 'node:fs';
 import { networkInterfaces } from 'node:os';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import type { KvdClient } from '../../../src/client/client.ts';
 import type {
@@ -12,6 +11,7 @@ import type {
 } from '../../../src/engine/api.ts';
 import { KvdError } from '../../../src/errors.ts';
 import { type Dialect, dialectNamed } from '../../../src/wire/dialect.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 import {
   type Answers,

@@ -1,8 +1,8 @@
 /** The msgpack codec against the format's edges, another implementation, and damaged input. */
 import { Decoder, Encoder } from '@msgpack/msgpack';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { DEPTH_MAX, MsgpackReader, MsgpackWriter } from '../../../src/wire/msgpack.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 
 const other = new Encoder({ useBigInt64: true });

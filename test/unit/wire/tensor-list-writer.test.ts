@@ -1,5 +1,5 @@
 /** The canonical tensor list: golden bytes, gaps for the tensors, and messages without a copy. */
-import fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { hostTensor, tensorsOf } from '../../../src/client/host-tensors.ts';
 import { DTYPE_SIZE_BYTES, type DtypeName } from '../../../src/device/tensor-wrapper.ts';
@@ -12,6 +12,7 @@ import { readTensorList } from '../../../src/wire/tensor-list.ts';
 import { tensorListWriter, writeTensorList } from '../../../src/wire/tensor-list-writer.ts';
 import { callA } from '../../support/calls.ts';
 import { openHasher } from '../../support/core-hasher.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 import { contentsOf, contentsOfAll } from '../../support/tensor-contents.ts';
 import { encodeTokens } from '../../support/token-arrays.ts';

@@ -1,11 +1,11 @@
 /** Pickled tensor lists: every golden one is read, whatever else comes is a reason and no more. */
 import { existsSync } from 'node:fs';
-import fc from 'fast-check';
 import * as assert from 'uvu/assert';
 import { DTYPE_SIZE_BYTES } from '../../../src/device/tensor-wrapper.ts';
 import type { HostTensor, InlinePayload } from '../../../src/engine/api.ts';
 import { readTensorList } from '../../../src/wire/tensor-list.ts';
 import { writeTensorList } from '../../../src/wire/tensor-list-writer.ts';
+import fc from '../../support/property.ts';
 import { suite } from '../../support/suite.ts';
 import { contentsOfAll, type TensorContents } from '../../support/tensor-contents.ts';
 import {

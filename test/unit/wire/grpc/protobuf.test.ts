@@ -1,11 +1,12 @@
 /** The protobuf format: what is read, what is refused, and that nothing is read past an end. */
-import * as fc from 'fast-check';
+
 import * as assert from 'uvu/assert';
 import { KvdError } from '../../../../src/errors.ts';
 import { int, many, map, nested, optional, text, tuple } from '../../../../src/wire/grpc/fields.ts';
 import { ProtobufReader, ProtobufWriter } from '../../../../src/wire/grpc/protobuf.ts';
 import { RequestTranscoder } from '../../../../src/wire/grpc/request-transcoder.ts';
 import { requestVectors } from '../../../support/grpc-vectors.ts';
+import fc from '../../../support/property.ts';
 import { suite } from '../../../support/suite.ts';
 
 function readerOf(hex: string): ProtobufReader {
