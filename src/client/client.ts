@@ -11,6 +11,7 @@ import type { TokenSpan } from '../core/chunk-hasher.ts';
 import type { CacheKey, OperationName, ReplyOf, ReplyStream, RequestOf } from '../engine/api.ts';
 import { KvdError } from '../errors.ts';
 import { callNamed, type Dialect, type DialectName, dialectNamed } from '../wire/dialect.ts';
+import { integerFrame, operationFrame } from '../wire/frames.ts';
 import { MsgpackReader, MsgpackWriter } from '../wire/msgpack.ts';
 import type { Call, ReplyPart } from '../wire/operation.ts';
 import { type ErrorMap, errorMap } from '../wire/reply.ts';
@@ -143,7 +144,7 @@ export class KvdClient {
     request: RequestOf<N>,
   ): { readonly call: Call<N>; readonly frames: readonly Uint8Array[] } {
     const call = callNamed(this.#dialect, name);
-    const op = call.id === null ? encodeText(call.label) : encodeInteger(call.id);
+    const op = operationFrame(call);
     const own = 'key' in request ? { ...request, key: this.#withReaders(request.key) } : request;
     return { call, frames: [this.nextUid(), op, ...call.encodeRequest(own)] };
   }
@@ -196,7 +197,7 @@ export class KvdClient {
   }
 
   nextUid(): Uint8Array {
-    const uid = encodeInteger(this.#lastUid);
+    const uid = integerFrame(this.#lastUid);
     this.#lastUid += 1;
     return uid;
   }
@@ -226,18 +227,6 @@ export function tokenSpan(tokenIds: readonly number[]): TokenSpan {
   writer.writeArrayHeader(tokenIds.length);
   for (const id of tokenIds) writer.writeInteger(id);
   return { bytes: writer.take(), count: tokenIds.length };
-}
-
-function encodeInteger(value: number): Uint8Array {
-  const writer = new MsgpackWriter();
-  writer.writeInteger(value);
-  return writer.take();
-}
-
-function encodeText(value: string): Uint8Array {
-  const writer = new MsgpackWriter();
-  writer.writeText(value);
-  return writer.take();
 }
 
 /** `error: CODE: message`, which stands in place of the operation. */

@@ -22,7 +22,8 @@
  * handlers answer at once, so they pile up nowhere. Streams have bounds of their own
  * (`streams.ts`).
  */
-import type { OperationName } from '../engine/api.ts';
+import type { InstanceId, OperationName } from '../engine/api.ts';
+import type { RequestSink } from '../engine/handlers.ts';
 import { KvdError } from '../errors.ts';
 import { MIB } from '../units.ts';
 import type { Connection } from './connections.ts';
@@ -111,6 +112,13 @@ const CLOSING_EXEMPT: ReadonlySet<OperationName> = new Set<OperationName>([
   'SUBSCRIBE_KV_EVENTS',
 ]);
 
+interface TurnedAway {
+  readonly name: OperationName;
+  /** Null where no failure can be misread, or where the id cannot be read. */
+  readonly instanceId: InstanceId | null;
+  readonly cause: KvdError;
+}
+
 export class Admission {
   readonly #limits: WireLimits;
   /** Requests of all connections whose reply is not there yet. */
@@ -185,6 +193,38 @@ export class Admission {
   leave(connection: Connection): void {
     connection.inFlightCount -= 1;
     this.inFlightCount -= 1;
+  }
+
+  /** Counts a request as in flight until its result is there, and hands that on. */
+  settleLater(
+    connection: Connection,
+    result: Promise<unknown>,
+    onValue: (value: unknown) => void,
+    onError: (error: unknown) => void,
+  ): void {
+    this.enter(connection);
+    const settled = (next: (outcome: unknown) => void) => (outcome: unknown) => {
+      this.leave(connection);
+      next(outcome);
+    };
+    result.then(settled(onValue), settled(onError));
+  }
+
+  /** Not let in: what the client is told is the engine's choice, and may have to wait. */
+  turnAway(
+    connection: Connection,
+    { name, instanceId, cause }: TurnedAway,
+    sink: RequestSink,
+    refuse: (error: unknown) => void,
+  ): void {
+    let error: unknown;
+    try {
+      error = sink.refuse(name, instanceId, connection.context, cause);
+    } catch (failure) {
+      error = failure;
+    }
+    if (error instanceof Promise) this.settleLater(connection, error, refuse, refuse);
+    else refuse(error);
   }
 }
 

@@ -10,7 +10,8 @@
  *   op         msgpack integer or text, echoed byte for byte; empty = control of a stream
  *   payload    one msgpack value each
  */
-import { MsgpackReader } from './msgpack.ts';
+import { MsgpackReader, MsgpackWriter } from './msgpack.ts';
+import type { Call } from './operation.ts';
 
 /** Index of the first payload behind identity, uid and op. */
 export const FIRST_PAYLOAD = 3;
@@ -22,6 +23,7 @@ export type OperationFrame = number | { readonly text: string } | 'empty' | 'inv
 const NAME_BYTES_MAX = 128;
 
 const reader = new MsgpackReader();
+const writer = new MsgpackWriter();
 
 export function readOperationFrame(frame: Uint8Array): OperationFrame {
   const first = frame[0];
@@ -40,6 +42,19 @@ export function readOperationFrame(frame: Uint8Array): OperationFrame {
 function readId(): number | 'invalid' {
   const id = reader.readInteger();
   return typeof id === 'number' && id >= 0 ? id : 'invalid';
+}
+
+/** The frame that `readOperationFrame` reads. */
+export function operationFrame({ id, label }: Pick<Call, 'id' | 'label'>): Uint8Array {
+  if (id !== null) return integerFrame(id);
+  writer.writeText(label);
+  return writer.take();
+}
+
+/** A frame with one integer, as a uid or an id of an operation. */
+export function integerFrame(value: number): Uint8Array {
+  writer.writeInteger(value);
+  return writer.take();
 }
 
 /** Below this the collector does not notice a frame. */

@@ -10,7 +10,8 @@ import { Dealer } from 'zeromq';
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
 import { callNamed, type Dialect } from './dialect.ts';
-import { MsgpackReader, MsgpackWriter } from './msgpack.ts';
+import { integerFrame, operationFrame } from './frames.ts';
+import { MsgpackReader } from './msgpack.ts';
 
 export class LoopProbe {
   readonly #endpoint: string;
@@ -24,7 +25,7 @@ export class LoopProbe {
   constructor(endpoint: string, dialect: Dialect, clock: Clock) {
     this.#endpoint = endpoint;
     this.#clock = clock;
-    this.#op = encodeInteger(callNamed(dialect, 'NOOP').id as number);
+    this.#op = operationFrame(callNamed(dialect, 'NOOP'));
   }
 
   /** Milliseconds from sending NOOP to its reply. Rejects with `ERR_TIMEOUT`. */
@@ -45,7 +46,7 @@ export class LoopProbe {
         ),
       );
       this.#waiting.set(uid, () => settle(() => resolve(this.#clock.preciseMs() - startMs)));
-      socket.send([encodeInteger(uid), this.#op]).catch((error) => settle(() => reject(error)));
+      socket.send([integerFrame(uid), this.#op]).catch((error) => settle(() => reject(error)));
     });
   }
 
@@ -74,12 +75,6 @@ export class LoopProbe {
       }
     }
   }
-}
-
-function encodeInteger(value: number): Uint8Array {
-  const writer = new MsgpackWriter();
-  writer.writeInteger(value);
-  return writer.take();
 }
 
 function decodeUid(frame: Uint8Array): number {

@@ -32,6 +32,7 @@
  */
 import { assert } from '../assert.ts';
 import { KvdError } from '../errors.ts';
+import { ByteWriter, COPY_SIZE_MAX } from './byte-writer.ts';
 
 export type Kind =
   | 'nil'
@@ -431,34 +432,13 @@ function narrow(value: bigint): number | bigint {
     : value;
 }
 
-const INITIAL_SIZE_BYTES = 1024;
-/** Results above this are handed over instead of copied; the writer then takes a new buffer. */
-const COPY_SIZE_MAX = 4096;
-
-export class MsgpackWriter {
-  #buffer: Buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
-  #length = 0;
-
-  /** Forgets what an interrupted caller may have left. */
-  reset(): void {
-    this.#length = 0;
-  }
-
-  /** The bytes written since the last call or reset. They belong to the caller. */
-  take(): Uint8Array {
-    const written = this.#buffer.subarray(0, this.#length);
-    this.#length = 0;
-    if (written.length <= COPY_SIZE_MAX) return Buffer.from(written);
-    this.#buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
-    return written;
-  }
-
+export class MsgpackWriter extends ByteWriter {
   writeNil(): void {
-    this.#byte(0xc0);
+    this.writeByte(0xc0);
   }
 
   writeBool(value: boolean): void {
-    this.#byte(value ? 0xc3 : 0xc2);
+    this.writeByte(value ? 0xc3 : 0xc2);
   }
 
   writeInteger(value: number | bigint): void {
@@ -473,22 +453,22 @@ export class MsgpackWriter {
   }
 
   writeFloat(value: number): void {
-    const at = this.#reserve(9);
-    this.#buffer[at] = 0xcb;
-    this.#buffer.writeDoubleBE(value, at + 1);
+    const at = this.reserve(9);
+    this.buffer[at] = 0xcb;
+    this.buffer.writeDoubleBE(value, at + 1);
   }
 
   writeText(value: string): void {
     const length = Buffer.byteLength(value, 'utf8');
-    if (length <= 31) this.#byte(0xa0 | length);
+    if (length <= 31) this.writeByte(0xa0 | length);
     else this.#writeLength(0xd9, length);
-    const at = this.#reserve(length);
-    this.#buffer.write(value, at, length, 'utf8');
+    const at = this.reserve(length);
+    this.buffer.write(value, at, length, 'utf8');
   }
 
   /** A text that is there as UTF-8. */
   writeUtf8(value: Uint8Array): void {
-    if (value.length <= 31) this.#byte(0xa0 | value.length);
+    if (value.length <= 31) this.writeByte(0xa0 | value.length);
     else this.#writeLength(0xd9, value.length);
     this.writeRaw(value);
   }
@@ -509,67 +489,67 @@ export class MsgpackWriter {
       return;
     }
     this.#writeLength(0xc4, end - start);
-    const origin = start - this.#length;
-    assert(origin >= 0, `${this.#length} bytes do not fit in front of the data`);
-    this.#buffer.copy(frame, origin, 0, this.#length);
-    this.#buffer = frame.subarray(origin);
-    this.#length = end - origin;
+    const origin = start - this.length;
+    assert(origin >= 0, `${this.length} bytes do not fit in front of the data`);
+    this.buffer.copy(frame, origin, 0, this.length);
+    this.buffer = frame.subarray(origin);
+    this.length = end - origin;
   }
 
   writeArrayHeader(count: number): void {
-    if (count <= 15) this.#byte(0x90 | count);
+    if (count <= 15) this.writeByte(0x90 | count);
     else this.#writeWideCount(0xdc, count);
   }
 
   writeMapHeader(count: number): void {
-    if (count <= 15) this.#byte(0x80 | count);
+    if (count <= 15) this.writeByte(0x80 | count);
     else this.#writeWideCount(0xde, count);
   }
 
   writeExtension(type: number, data: Uint8Array): void {
     const { length } = data;
     if (length === 1 || length === 2 || length === 4 || length === 8 || length === 16) {
-      this.#byte(0xd4 + Math.log2(length));
+      this.writeByte(0xd4 + Math.log2(length));
     } else {
       this.#writeLength(0xc7, length);
     }
-    this.#byte(type & 0xff);
+    this.writeByte(type & 0xff);
     this.writeRaw(data);
   }
 
   /** What `fill` writes from `at` on, `sizeMax` bytes at most; it returns the end. */
   writeFilled(sizeMax: number, fill: (buffer: Buffer, at: number) => number): void {
-    const at = this.#reserve(sizeMax);
-    this.#length = fill(this.#buffer, at);
+    const at = this.reserve(sizeMax);
+    this.length = fill(this.buffer, at);
   }
 
   /** Bytes that are msgpack already. */
   writeRaw(value: Uint8Array): void {
-    const at = this.#reserve(value.length);
-    this.#buffer.set(value, at);
+    const at = this.reserve(value.length);
+    this.buffer.set(value, at);
   }
 
   #writeUnsigned(value: number): void {
-    if (value <= 0x7f) this.#byte(value);
+    if (value <= 0x7f) this.writeByte(value);
     else if (value <= 0xffff_ffff) this.#writeLength(0xcc, value);
     else this.#writeBigInteger(BigInt(value));
   }
 
   #writeNegative(value: number): void {
     if (value >= -32) {
-      this.#byte(value + 256);
+      this.writeByte(value + 256);
     } else if (value >= -0x80) {
-      const at = this.#reserve(2);
-      this.#buffer[at] = 0xd0;
-      this.#buffer.writeInt8(value, at + 1);
+      const at = this.reserve(2);
+      this.buffer[at] = 0xd0;
+      this.buffer.writeInt8(value, at + 1);
     } else if (value >= -0x8000) {
-      const at = this.#reserve(3);
-      this.#buffer[at] = 0xd1;
-      this.#buffer.writeInt16BE(value, at + 1);
+      const at = this.reserve(3);
+      this.buffer[at] = 0xd1;
+      this.buffer.writeInt16BE(value, at + 1);
     } else if (value >= -0x8000_0000) {
-      const at = this.#reserve(5);
-      this.#buffer[at] = 0xd2;
-      this.#buffer.writeInt32BE(value, at + 1);
+      const at = this.reserve(5);
+      this.buffer[at] = 0xd2;
+      this.buffer.writeInt32BE(value, at + 1);
     } else {
       this.#writeBigInteger(BigInt(value));
     }
@@ -580,24 +560,24 @@ export class MsgpackWriter {
       this.writeInteger(Number(value));
       return;
     }
-    const at = this.#reserve(9);
+    const at = this.reserve(9);
     if (value >= 0n) {
       assert(value < 1n << 64n, 'an integer has at most 64 bits');
-      this.#buffer[at] = 0xcf;
-      this.#buffer.writeBigUInt64BE(value, at + 1);
+      this.buffer[at] = 0xcf;
+      this.buffer.writeBigUInt64BE(value, at + 1);
     } else {
       assert(value >= -(1n << 63n), 'an integer has at most 64 bits');
-      this.#buffer[at] = 0xd3;
-      this.#buffer.writeBigInt64BE(value, at + 1);
+      this.buffer[at] = 0xd3;
+      this.buffer.writeBigInt64BE(value, at + 1);
     }
   }
 
   /** `head`, `head + 1` or `head + 2` and the value in 8, 16 or 32 bits. */
   #writeLength(head: number, value: number): void {
     if (value <= 0xff) {
-      const at = this.#reserve(2);
-      this.#buffer[at] = head;
-      this.#buffer[at + 1] = value;
+      const at = this.reserve(2);
+      this.buffer[at] = head;
+      this.buffer[at + 1] = value;
     } else {
       this.#writeWideCount(head + 1, value);
     }
@@ -607,27 +587,9 @@ export class MsgpackWriter {
   #writeWideCount(head: number, value: number): void {
     assert(value <= LENGTH_MAX, `msgpack cannot carry ${value} bytes or elements`);
     const isShort = value <= 0xffff;
-    const at = this.#reserve(isShort ? 3 : 5);
-    this.#buffer[at] = isShort ? head : head + 1;
-    if (isShort) this.#buffer.writeUInt16BE(value, at + 1);
-    else this.#buffer.writeUInt32BE(value, at + 1);
-  }
-
-  #byte(value: number): void {
-    const at = this.#reserve(1);
-    this.#buffer[at] = value;
-  }
-
-  /** Makes room for `length` bytes and returns where they go. */
-  #reserve(length: number): number {
-    const at = this.#length;
-    const end = at + length;
-    if (end > this.#buffer.length) {
-      const grown = Buffer.allocUnsafeSlow(Math.max(end, this.#buffer.length * 2));
-      this.#buffer.copy(grown, 0, 0, at);
-      this.#buffer = grown;
-    }
-    this.#length = end;
-    return at;
+    const at = this.reserve(isShort ? 3 : 5);
+    this.buffer[at] = isShort ? head : head + 1;
+    if (isShort) this.buffer.writeUInt16BE(value, at + 1);
+    else this.buffer.writeUInt32BE(value, at + 1);
   }
 }

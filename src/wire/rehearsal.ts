@@ -32,7 +32,7 @@ import type { TokenSpan } from '../core/chunk-hasher.ts';
 import type { CacheKey, OperationName, RequestOf } from '../engine/api.ts';
 import type { Logger } from '../observability/log.ts';
 import { callNamed, type Dialect, type DialectChoice, offeredDialects } from './dialect.ts';
-import { MsgpackWriter } from './msgpack.ts';
+import { integerFrame, operationFrame } from './frames.ts';
 
 export interface RehearsalHouse {
   /** Address of its door, inside the process. */
@@ -146,8 +146,8 @@ class RehearsalClient {
   async call<N extends OperationName>(name: N, request: RequestOf<N>): Promise<void> {
     const call = callNamed(this.#dialect, name);
     this.sentCount += 1;
-    const op = call.id === null ? encodeText(call.label) : encodeInteger(call.id);
-    const uid = encodeInteger(this.sentCount);
+    const op = operationFrame(call);
+    const uid = integerFrame(this.sentCount);
     await this.#socket.send([uid, op, ...call.encodeRequest(request)]);
     await this.#socket.receive();
   }
@@ -228,16 +228,4 @@ function tokensOf(count: number, seed: number): TokenSpan {
     bytes[offset + 2] = i;
   }
   return { bytes, count };
-}
-
-function encodeInteger(value: number): Uint8Array {
-  const writer = new MsgpackWriter();
-  writer.writeInteger(value);
-  return writer.take();
-}
-
-function encodeText(value: string): Uint8Array {
-  const writer = new MsgpackWriter();
-  writer.writeText(value);
-  return writer.take();
 }

@@ -47,7 +47,7 @@ import { removeIpcPath } from './endpoints.ts';
 import { FIRST_PAYLOAD, readOperationFrame, releasePayloads } from './frames.ts';
 import { LoopProbe } from './loop-probe.ts';
 import { type LossReason, Outbox } from './outbox.ts';
-import { type Accepted, type Named, type Pending, readInstanceId } from './received.ts';
+import { type Accepted, type Named, readInstanceId } from './received.ts';
 import { PayloadReader, type TokenReader } from './schema.ts';
 import { type BoundSocket, openSocket } from './socket.ts';
 import { StreamTable } from './streams.ts';
@@ -335,8 +335,8 @@ export class Router {
       return;
     }
     if (result instanceof Promise) {
-      this.#settleLater(
-        accepted,
+      this.#admission.settleLater(
+        connection,
         result,
         (reply) => this.#answers.answer(accepted, reply),
         (error) => this.#answers.refuse(accepted, error),
@@ -347,7 +347,6 @@ export class Router {
     }
   }
 
-  /** Not let in: what the client is told is the engine's choice, and may have to wait. */
   #refuseAtDoor(
     named: Named,
     sink: RequestSink,
@@ -355,29 +354,9 @@ export class Router {
     cause: KvdError,
   ): void {
     const { connection, call } = named;
-    let error: unknown;
-    try {
-      error = sink.refuse(call.operation.name, instanceId, connection.context, cause);
-    } catch (failure) {
-      error = failure;
-    }
-    const refuse = (due: unknown) => this.#answers.refuse(named, due);
-    if (error instanceof Promise) this.#settleLater(named, error, refuse, refuse);
-    else refuse(error);
-  }
-
-  #settleLater(
-    { connection }: Pending,
-    result: Promise<unknown>,
-    onValue: (value: unknown) => void,
-    onError: (error: unknown) => void,
-  ): void {
-    this.#admission.enter(connection);
-    const settled = (next: (outcome: unknown) => void) => (outcome: unknown) => {
-      this.#admission.leave(connection);
-      next(outcome);
-    };
-    result.then(settled(onValue), settled(onError));
+    const turnedAway = { name: call.operation.name, instanceId, cause };
+    const refuse = (error: unknown) => this.#answers.refuse(named, error);
+    this.#admission.turnAway(connection, turnedAway, sink, refuse);
   }
 
   #lost(connection: Connection, reason: LossReason, count: number): void {

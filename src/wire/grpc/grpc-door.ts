@@ -276,8 +276,8 @@ export class GrpcDoor {
       return;
     }
     if (result instanceof Promise) {
-      this.#settleLater(
-        exchange,
+      this.#admission.settleLater(
+        connection,
         result,
         (reply) => this.#answer(exchange, reply),
         (error) => this.#refuse(exchange, error),
@@ -285,7 +285,6 @@ export class GrpcDoor {
     } else this.#answer(exchange, result);
   }
 
-  /** Not let in: what the client is told is the engine's choice, and may have to wait. */
   #refuseAtDoor(
     exchange: Exchange,
     sink: RequestSink,
@@ -293,29 +292,10 @@ export class GrpcDoor {
     cause: KvdError,
   ): void {
     const { connection, method } = exchange;
-    let error: unknown;
-    try {
-      error = sink.refuse(method.table.operation, instanceId, connection.context, cause);
-    } catch (failure) {
-      error = failure;
-    }
-    const refuse = (due: unknown) => this.#refuse(exchange, due);
-    if (error instanceof Promise) this.#settleLater(exchange, error, refuse, refuse);
-    else refuse(error);
-  }
-
-  #settleLater(
-    { connection }: Exchange,
-    result: Promise<unknown>,
-    onValue: (value: unknown) => void,
-    onError: (error: unknown) => void,
-  ): void {
-    this.#admission.enter(connection);
-    const settled = (next: (outcome: unknown) => void) => (outcome: unknown) => {
-      this.#admission.leave(connection);
-      next(outcome);
-    };
-    result.then(settled(onValue), settled(onError));
+    const turnedAway = { name: method.table.operation, instanceId, cause };
+    this.#admission.turnAway(connection, turnedAway, sink, (error) =>
+      this.#refuse(exchange, error),
+    );
   }
 
   #answer(exchange: Exchange, reply: unknown): void {

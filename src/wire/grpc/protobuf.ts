@@ -18,6 +18,7 @@
  * numbers where a number holds them and bigints elsewhere.
  */
 import { KvdError } from '../../errors.ts';
+import { ByteWriter } from '../byte-writer.ts';
 
 export const VARINT = 0;
 export const FIXED64 = 1;
@@ -144,28 +145,7 @@ export class ProtobufReader {
   }
 }
 
-const INITIAL_SIZE_BYTES = 1024;
-/** Results above this are handed over instead of copied; the writer then takes a new buffer. */
-const COPY_SIZE_MAX = 4096;
-
-export class ProtobufWriter {
-  #buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
-  #length = 0;
-
-  /** Forgets what an interrupted caller may have left. */
-  reset(): void {
-    this.#length = 0;
-  }
-
-  /** What has been written since the last call or reset. It belongs to the caller. */
-  take(): Buffer {
-    const written = this.#buffer.subarray(0, this.#length);
-    this.#length = 0;
-    if (written.length <= COPY_SIZE_MAX) return Buffer.from(written);
-    this.#buffer = Buffer.allocUnsafeSlow(INITIAL_SIZE_BYTES);
-    return written;
-  }
-
+export class ProtobufWriter extends ByteWriter {
   writeTag(number: number, type: number): void {
     this.writeInteger((number << 3) | type);
   }
@@ -173,58 +153,41 @@ export class ProtobufWriter {
   writeInteger(value: number | bigint): void {
     if (typeof value === 'number' && value >= 0) {
       let rest = value;
-      for (; rest >= 0x80; rest = Math.floor(rest / 0x80)) this.#byte((rest % 0x80) | 0x80);
-      this.#byte(rest);
+      for (; rest >= 0x80; rest = Math.floor(rest / 0x80)) this.writeByte((rest % 0x80) | 0x80);
+      this.writeByte(rest);
       return;
     }
     let rest = BigInt.asUintN(64, BigInt(value));
-    for (; rest >= 0x80n; rest >>= 7n) this.#byte(Number(rest & 0x7fn) | 0x80);
-    this.#byte(Number(rest));
+    for (; rest >= 0x80n; rest >>= 7n) this.writeByte(Number(rest & 0x7fn) | 0x80);
+    this.writeByte(Number(rest));
   }
 
   writeDouble(value: number): void {
-    const at = this.#reserve(8);
-    this.#buffer.writeDoubleLE(value, at);
+    const at = this.reserve(8);
+    this.buffer.writeDoubleLE(value, at);
   }
 
   writeBytes(value: Uint8Array): void {
     this.writeInteger(value.length);
-    const at = this.#reserve(value.length);
-    this.#buffer.set(value, at);
+    const at = this.reserve(value.length);
+    this.buffer.set(value, at);
   }
 
   /** A length and what `write` writes, in one pass: the content moves when the length is longer. */
   writeNested(write: () => void): void {
-    const start = this.#reserve(1);
+    const start = this.reserve(1);
     write();
-    const length = this.#length - start - 1;
+    const length = this.length - start - 1;
     if (length < 0x80) {
-      this.#buffer[start] = length;
+      this.buffer[start] = length;
       return;
     }
-    const end = this.#length;
+    const end = this.length;
     const shift = Math.ceil((32 - Math.clz32(length)) / 7) - 1;
-    this.#reserve(shift);
-    this.#buffer.copyWithin(start + 1 + shift, start + 1, end);
-    this.#length = start;
+    this.reserve(shift);
+    this.buffer.copyWithin(start + 1 + shift, start + 1, end);
+    this.length = start;
     this.writeInteger(length);
-    this.#length = end + shift;
-  }
-
-  #byte(value: number): void {
-    const at = this.#reserve(1);
-    this.#buffer[at] = value;
-  }
-
-  #reserve(length: number): number {
-    const at = this.#length;
-    const end = at + length;
-    if (end > this.#buffer.length) {
-      const grown = Buffer.allocUnsafeSlow(Math.max(end, this.#buffer.length * 2));
-      this.#buffer.copy(grown, 0, 0, at);
-      this.#buffer = grown;
-    }
-    this.#length = end;
-    return at;
+    this.length = end + shift;
   }
 }
