@@ -7,6 +7,7 @@
  */
 import type { TokenSpan } from '../core/chunk-hasher.ts';
 import type { DtypeName, TensorWrapper } from '../device/tensor-wrapper.ts';
+import type { ObjectKey } from '../l2/object-key.ts';
 
 /** Key of a cache request: which tokens of which prompt, for which model and rank. */
 export interface CacheKey {
@@ -144,15 +145,6 @@ export interface BlendMatch {
   readonly currentStart: number;
   readonly currentEnd: number;
   readonly hash: Uint8Array;
-}
-
-export interface ObjectKey {
-  readonly chunkHash: Uint8Array;
-  readonly modelName: string;
-  /** Up to 40 bits for world sizes above 255: a number, never a 32-bit integer. */
-  readonly kvRank: number;
-  readonly objectGroupId: number;
-  readonly cacheSalt: string;
 }
 
 export interface MemoryLayout {

@@ -1,6 +1,7 @@
 /** Which L2 adapter a request means (spec http 5.3): the first of a type, else the first of all. */
 import { HTTPException } from 'hono/http-exception';
-import type { AdapterBackend, AdapterSummary } from './backend.ts';
+import type { AdapterSummary } from '../storage/l2/adapter-control.ts';
+import type { AdapterBackend } from './backend.ts';
 
 export function findAdapter(adapters: AdapterBackend, typeName?: string): AdapterSummary {
   const all = adapters.list();

@@ -5,6 +5,7 @@
  */
 import type { DeleteResult, ListPage } from '../l2/backend.ts';
 import type { ObjectKey } from '../l2/object-key.ts';
+import type { AdapterClearResult, AdapterSummary } from '../storage/l2/adapter-control.ts';
 
 export interface Readiness {
   readonly state: 'ready' | 'degraded' | 'unready';
@@ -49,32 +50,11 @@ export interface WarmPrefetchOutcome {
   readonly totalKeyCount: number;
 }
 
-/** An L2 adapter, as lists show it. */
-export interface AdapterSummary {
-  readonly id: number;
-  readonly typeName: string;
-  /** Other servers use the same store. */
-  readonly isShared: boolean;
-  readonly isDraining: boolean;
-  readonly isHealthy: boolean;
-  readonly canList: boolean;
-}
-
 export interface ObjectListRequest {
   /** Null: of all models. */
   readonly modelName: string | null;
   readonly pageSize: number;
   readonly token: string | null;
-}
-
-export interface AdapterClearResult {
-  readonly adapter: AdapterSummary;
-  readonly removedObjectCount: number;
-  /** Somebody is about to load them. */
-  readonly skippedObjectCount: number;
-  readonly freedBytes: number;
-  /** Why it is not all that should be gone; null = it is. */
-  readonly error: string | null;
 }
 
 export interface L1Limits {

@@ -33,6 +33,23 @@ export interface ConfigKey {
 
 export type ConfigKeys = { readonly [key: string]: ConfigKey };
 
+/** `connection_timeout` of stores that are reached over the network. */
+export const CONNECTION_TIMEOUT_KEY = {
+  kind: 'number',
+  fallback: 10,
+  min: 0.001,
+  max: 3600,
+  about: 'seconds for making a connection',
+} as const satisfies ConfigKey;
+
+/** `max_capacity_gb` of stores that others fill as well. */
+export const OWN_CAPACITY_KEY = {
+  kind: 'number',
+  fallback: 0,
+  min: 0,
+  about: 'GiB that this server may keep there; 0 = no bound of its own',
+} as const satisfies ConfigKey;
+
 export interface ReadOptions {
   /** Names the adapter in messages: `--l2-adapter #1 ('fs')`. */
   readonly where: string;

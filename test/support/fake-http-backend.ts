@@ -1,8 +1,6 @@
 /** An HTTP backend whose answers a test sets, and which remembers what it was asked. */
 import type {
   AdapterBackend,
-  AdapterClearResult,
-  AdapterSummary,
   BlockChecksums,
   ChecksumRequest,
   ChecksumTarget,
@@ -17,6 +15,7 @@ import type {
 } from '../../src/http/backend.ts';
 import type { DeleteResult, ListPage } from '../../src/l2/backend.ts';
 import type { ObjectKey } from '../../src/l2/object-key.ts';
+import type { AdapterClearResult, AdapterSummary } from '../../src/storage/l2/adapter-control.ts';
 
 /** Adapters that hold nothing but what a test says, and remember what they were asked. */
 export class FakeAdapters implements AdapterBackend {

@@ -14,7 +14,8 @@
 import type { Context } from 'hono';
 import { HTTPException } from 'hono/http-exception';
 import { KvdError } from '../../errors.ts';
-import type { AdapterSummary, L1Limits, RuntimeChanges } from '../backend.ts';
+import type { AdapterSummary } from '../../storage/l2/adapter-control.ts';
+import type { L1Limits, RuntimeChanges } from '../backend.ts';
 import { jsonResponse } from '../json.ts';
 import type { OneAtATime } from '../one-at-a-time.ts';
 import { backendOf, type Room } from '../room.ts';

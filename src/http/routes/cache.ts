@@ -6,7 +6,8 @@
  * What a lookup has found in L2 and not yet loaded stays there, with `force` too.
  */
 import { HTTPException } from 'hono/http-exception';
-import type { AdapterClearResult, ClearResult } from '../backend.ts';
+import type { AdapterClearResult } from '../../storage/l2/adapter-control.ts';
+import type { ClearResult } from '../backend.ts';
 import { jsonResponse } from '../json.ts';
 import type { OneAtATime } from '../one-at-a-time.ts';
 import { backendOf, type Room } from '../room.ts';

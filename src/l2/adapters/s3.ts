@@ -2,7 +2,12 @@
 import { KvdError } from '../../errors.ts';
 import { GIB } from '../../units.ts';
 import type { L2BackendType } from '../backend.ts';
-import type { ConfigKeys, ConfigValues } from '../config-keys.ts';
+import {
+  CONNECTION_TIMEOUT_KEY,
+  type ConfigKeys,
+  type ConfigValues,
+  OWN_CAPACITY_KEY,
+} from '../config-keys.ts';
 import { S3Connection, type S3Settings } from '../s3/connection.ts';
 import { S3Backend } from '../s3/s3-backend.ts';
 
@@ -58,13 +63,7 @@ const KEYS = {
     max: 3600,
     about: 'seconds of silence after which a request is given up',
   },
-  connection_timeout: {
-    kind: 'number',
-    fallback: 10,
-    min: 0.001,
-    max: 3600,
-    about: 'seconds for making a connection',
-  },
+  connection_timeout: CONNECTION_TIMEOUT_KEY,
   max_attempts: {
     kind: 'integer',
     fallback: 3,
@@ -72,12 +71,7 @@ const KEYS = {
     max: 10,
     about: 'tries of a request that failed by chance, with growing random pauses',
   },
-  max_capacity_gb: {
-    kind: 'number',
-    fallback: 0,
-    min: 0,
-    about: 'GiB that this server may keep there; 0 = no bound of its own',
-  },
+  max_capacity_gb: OWN_CAPACITY_KEY,
 } as const satisfies ConfigKeys;
 
 export const backendType: L2BackendType = {

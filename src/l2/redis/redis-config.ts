@@ -3,7 +3,12 @@ import fs from 'node:fs/promises';
 import { KvdError } from '../../errors.ts';
 import { GIB } from '../../units.ts';
 import type { L2Backend, L2BackendContext } from '../backend.ts';
-import type { ConfigKeys, ConfigValues } from '../config-keys.ts';
+import {
+  CONNECTION_TIMEOUT_KEY,
+  type ConfigKeys,
+  type ConfigValues,
+  OWN_CAPACITY_KEY,
+} from '../config-keys.ts';
 import { openConnection, type RedisAddress, type RedisSettings } from './connection.ts';
 import { RedisLink } from './link.ts';
 import { RedisBackend } from './redis-backend.ts';
@@ -53,19 +58,8 @@ export const REDIS_KEYS = {
     max: 3600,
     about: 'seconds without any reply after which a connection is given up',
   },
-  connection_timeout: {
-    kind: 'number',
-    fallback: 10,
-    min: 0.001,
-    max: 3600,
-    about: 'seconds for making a connection',
-  },
-  max_capacity_gb: {
-    kind: 'number',
-    fallback: 0,
-    min: 0,
-    about: 'GiB that this server may keep there; 0 = no bound of its own',
-  },
+  connection_timeout: CONNECTION_TIMEOUT_KEY,
+  max_capacity_gb: OWN_CAPACITY_KEY,
 } as const satisfies ConfigKeys;
 
 /** A server that starts does not wait longer for its cache. */

@@ -20,35 +20,19 @@ export interface Instrument {
 
 type Read = Instrument['read'];
 
-const gauge = (
-  name: string,
-  unit: string,
-  help: string,
-  read: Read,
-  label?: string,
-): Instrument => ({
-  name,
-  kind: 'gauge',
-  unit,
-  help,
-  read,
-  ...(label ? { label } : {}),
-});
+const ofKind =
+  (kind: Instrument['kind']) =>
+  (name: string, unit: string, help: string, read: Read, label?: string): Instrument => ({
+    name,
+    kind,
+    unit,
+    help,
+    read,
+    ...(label ? { label } : {}),
+  });
 
-const counter = (
-  name: string,
-  unit: string,
-  help: string,
-  read: Read,
-  label?: string,
-): Instrument => ({
-  name,
-  kind: 'counter',
-  unit,
-  help,
-  read,
-  ...(label ? { label } : {}),
-});
+const gauge = ofKind('gauge');
+const counter = ofKind('counter');
 
 const REFERENCE: readonly Instrument[] = [
   gauge('lmcache_mp.l1_memory_usage_bytes', '', 'Allocated bytes of L1', (s) => s.l1UsedBytes),

@@ -21,18 +21,21 @@ export interface AdapterControlOptions {
   readonly reader: SpecReader;
 }
 
-export interface AdapterView {
+/** An L2 adapter, as lists show it. */
+export interface AdapterSummary {
   readonly id: number;
   readonly typeName: string;
+  /** Other servers use the same store. */
   readonly isShared: boolean;
   readonly isDraining: boolean;
   readonly isHealthy: boolean;
   readonly canList: boolean;
 }
 
-export interface AdapterClearing {
-  readonly adapter: AdapterView;
+export interface AdapterClearResult {
+  readonly adapter: AdapterSummary;
   readonly removedObjectCount: number;
+  /** Somebody is about to load them. */
   readonly skippedObjectCount: number;
   readonly freedBytes: number;
   /** Why it is not all that should be gone; null = it is. */
@@ -47,7 +50,7 @@ export class AdapterControl {
   }
 
   /** Ascending by id. */
-  list(): AdapterView[] {
+  list(): AdapterSummary[] {
     return this.#options.house.adapters.map((adapter) => this.#view(adapter));
   }
 
@@ -60,13 +63,13 @@ export class AdapterControl {
   }
 
   /** Objects that a lookup has found and not yet loaded stay. */
-  async clear(): Promise<AdapterClearing[]> {
+  async clear(): Promise<AdapterClearResult[]> {
     const { adapters } = this.#options.house;
     return Promise.all(adapters.map((adapter) => this.#clearOne(adapter)));
   }
 
   /** `given`: as the JSON of `--l2-adapter`. Rejects with `ERR_CONFIG` when it cannot work. */
-  async addAdapter(given: unknown): Promise<AdapterView> {
+  async addAdapter(given: unknown): Promise<AdapterSummary> {
     const { house, reader } = this.#options;
     if (house.adapters.length >= ADAPTER_COUNT_MAX) {
       throw new KvdError('ERR_OVERLOADED', `expected at most ${ADAPTER_COUNT_MAX} L2 adapters`);
@@ -91,12 +94,12 @@ export class AdapterControl {
     return adapter;
   }
 
-  #view({ id, typeName, settings, isHealthy, canList }: L2Adapter): AdapterView {
+  #view({ id, typeName, settings, isHealthy, canList }: L2Adapter): AdapterSummary {
     const { isDraining } = this.#options.adapters.get(id);
     return { id, typeName, isShared: settings.isShared, isDraining, isHealthy, canList };
   }
 
-  async #clearOne(adapter: L2Adapter): Promise<AdapterClearing> {
+  async #clearOne(adapter: L2Adapter): Promise<AdapterClearResult> {
     const view = this.#view(adapter);
     let [removedObjectCount, skippedObjectCount, freedBytes] = [0, 0, 0];
     let problem: string | null = null;

@@ -1,5 +1,6 @@
 /** Other servers: objects that they read from this one (spec wire 3, P2P). */
-import type { MemoryLayout, ObjectKey, ReplyOf, RequestOf } from '../../engine/api.ts';
+import type { MemoryLayout, ReplyOf, RequestOf } from '../../engine/api.ts';
+import type { ObjectKey } from '../../l2/object-key.ts';
 import { form, operation } from '../operation.ts';
 import { frames } from '../payload-frames.ts';
 import {
