@@ -35,6 +35,14 @@ const NEWEST_DIALECT = ['0.5.5', '0.5.6'];
  */
 const NOT_WITH_FILES = 'clear,lookup_hits_op';
 
+/**
+ * A check that never spoke to the server: since 0.5.6 the client watches each connection through an
+ * in-process socket that pyzmq names after a file descriptor. When the descriptor of a client that
+ * was just closed is given out again before that name is free, the new client cannot be made. Such
+ * a check is run once more, and what it then says counts.
+ */
+const CLIENT_NOT_MADE = /^FAIL {2}\w+\.(\w+) .*: ZMQError: Address already in use$/gm;
+
 interface Run {
   readonly args: readonly string[];
   readonly serverFlags: readonly string[];
@@ -82,8 +90,23 @@ function runsOf(
   return [NEWEST_DIALECT.includes(release) ? whole(TYPED_REFUSAL) : whole()];
 }
 
-/** Returns how many checks passed and failed. */
-function drive(drivers: string, python: string, { args, serverFlags }: Run): [number, number] {
+/** Returns how many checks passed and failed, those that had to be repeated by their last run. */
+function drive(drivers: string, python: string, run: Run): [number, number] {
+  const [output, passed, failed] = driveOnce(drivers, python, run);
+  const names = [...output.matchAll(CLIENT_NOT_MADE)].map(([, name]) => name);
+  if (names.length === 0) return [passed, failed];
+  console.log(`conformance: the client could not be made, once more: ${names.join(',')}`);
+  const repeat = { args: ['--only', names.join(',')], serverFlags: run.serverFlags };
+  const [, passedNow, failedNow] = driveOnce(drivers, python, repeat);
+  return [passed + passedNow, failed - names.length + failedNow];
+}
+
+/** Returns what the driver printed, and how many checks passed and failed. */
+function driveOnce(
+  drivers: string,
+  python: string,
+  { args, serverFlags }: Run,
+): [string, number, number] {
   const log = path.join(ROOT, 'build/conformance-server.log');
   const server = [
     process.execPath,
@@ -105,7 +128,7 @@ function drive(drivers: string, python: string, { args, serverFlags }: Run): [nu
   const counts = /^(\d+) passed, (\d+) failed/m.exec(run.stdout);
   const failed = Number(counts?.[2] ?? 0);
   // A driver that ends badly without a failed check has failed, too.
-  return [Number(counts?.[1] ?? 0), run.status !== 0 && failed === 0 ? 1 : failed];
+  return [run.stdout, Number(counts?.[1] ?? 0), run.status !== 0 && failed === 0 ? 1 : failed];
 }
 
 function main(given: string[]): number {
