@@ -10,6 +10,15 @@ import { unitsToBytes } from './address-space';
 import { announceBatch } from './announcing';
 import { isTime } from './batch';
 import { checkTable } from './check';
+import {
+  departedRegion,
+  departedUnits,
+  namedDepartureCountMax,
+  namedDepartures,
+  namedDeparturesRegion,
+  takeDepartures,
+  watchDepartures,
+} from './departures';
 import { familyHash } from './family';
 import { hashChunks, initHasher } from './hash/chunk-chain';
 import { advanceClock } from './lifecycle';
@@ -51,7 +60,7 @@ import {
 
 /** Raised with every change of an export, a region or a code. */
 export function abi_version(): i32 {
-  return 6;
+  return 7;
 }
 
 let isInitialized: bool = false;
@@ -93,6 +102,8 @@ export function region_offset(id: i32): i32 {
   if (id === 11) return <i32>objectPlacesRegion();
   if (id === 12) return <i32>removalRecordsRegion();
   if (id === 13) return <i32>familyHash(0);
+  if (id === 14) return <i32>departedRegion();
+  if (id === 15) return <i32>namedDeparturesRegion();
   return regionOffset(id);
 }
 
@@ -256,6 +267,34 @@ export function removals_take(): i32 {
 /** Records that there is room for. */
 export function removals_count_max(): i32 {
   return isTableReady ? <i32>removalRecordCountMax() : NOT_INITIALIZED;
+}
+
+/** Keeps account of objects that leave from now on (departures.ts); threshold 0 to 2^32. */
+export function departures_watch(hashThreshold: f64): i32 {
+  if (!isTableReady) return NOT_INITIALIZED;
+  if (!(hashThreshold >= 0 && hashThreshold <= 4294967296.0)) return INVALID_ARGUMENT;
+  watchDepartures(<u64>hashThreshold);
+  return SUCCESS;
+}
+
+/** Records of DEPARTED that the calls since the last take have left. */
+export function departures_take(): i32 {
+  return isTableReady ? <i32>takeDepartures() : NOT_INITIALIZED;
+}
+
+/** Objects that NAMED tells of, or would if there were room; before `departures_take`. */
+export function departures_named_count(): i32 {
+  return isTableReady ? <i32>namedDepartures() : NOT_INITIALIZED;
+}
+
+/** Records that NAMED has room for. */
+export function departures_named_max(): i32 {
+  return isTableReady ? <i32>namedDepartureCountMax() : NOT_INITIALIZED;
+}
+
+/** Bytes of the objects that have left; before `departures_take`. */
+export function departures_bytes(): f64 {
+  return isTableReady ? <f64>departedUnits() * unitsToBytes(1) : 0;
 }
 
 export function table_grow_arena(sizeBytes: f64): i32 {

@@ -23,6 +23,7 @@
  * Invariant: figures.ts always equals the sum over all objects.
  */
 import { addressSpaceFreeAll, claimRange, freeRange } from './address-space';
+import { countDeparture, recordDeparture } from './departures';
 import { dueHead, enqueue, requeue } from './expiry-queue';
 import {
   familyHash,
@@ -203,6 +204,7 @@ export function removeObject(slot: u32, nowMs: f64): bool {
   if (objectState(slot) === RESIDENT) {
     const residentCount = familyResidentCount(family) - 1;
     setFamilyResidentCount(family, residentCount);
+    recordDeparture(familyHash(family), objectNamespace(slot), objectUnits(slot));
     if (residentCount === 0) policyRemove(family, familyKey(family));
     if (familyIsAnnounced(family)) {
       setFamilyAnnounced(family, false);
@@ -252,6 +254,7 @@ export function detachAll(nowMs: f64): u32 {
   // From the last slot down, so that low slots are handed out first.
   for (let slot = objectEnd() - 1; slot > 0; slot--) {
     const state = objectState(slot);
+    if (state === RESIDENT) countDeparture(objectNamespace(slot), objectUnits(slot));
     if (state !== FREE) {
       if (hasHolders(slot, nowMs)) {
         if (state !== DETACHED) deferredCount += 1;

@@ -12,6 +12,7 @@ import {
   unitsToBytes,
 } from './address-space';
 import { setFigure } from './batch';
+import { departuresLayout } from './departures';
 import { familyCount, familyLayout } from './family';
 import {
   detachedCount,
@@ -53,6 +54,7 @@ export function tableLayout(objectCountMax: u32, namespaceCountMax: u32, indexSe
   addressSpaceLayout(objectCountMax);
   // No call but a walk over the whole table can end more chunks than a batch has objects.
   removalRecordsLayout(min(objectCountMax, batchCountMax));
+  departuresLayout(namespaceCountMax);
   return SUCCESS;
 }
 

@@ -2,7 +2,7 @@
  * Runs test files and prints `N passed, N failed` as its last line.
  *
  *   node test/run.ts [--jobs N] [folder or file ...]        default: every *.test.ts under test/
- * but not those in test/l2, which need servers
+ * but not those in test/l2 and test/otlp, which need servers
  *
  * Each file gets a process of its own: files share no globals, and one that crashes, hangs or
  * leaves a socket open costs its own result only. Counts come from the summary that uvu prints,
@@ -28,13 +28,13 @@ interface FileResult {
   readonly output: string;
 }
 
-/** Real servers that `.ci/setup l2` installs: not on everybody's machine. */
-const NEEDS_SERVERS = 'l2';
+/** Real servers that `.ci/setup` installs: not on everybody's machine. */
+const NEED_SERVERS: readonly string[] = ['l2', 'otlp'];
 
 function foldersOf(root: string): string[] {
   return fs
     .readdirSync(path.join(ROOT, root), { withFileTypes: true })
-    .filter(({ name }) => name !== NEEDS_SERVERS)
+    .filter(({ name }) => !NEED_SERVERS.includes(name))
     .filter((entry) => entry.isDirectory() || entry.name.endsWith('.test.ts'))
     .map(({ name }) => path.join(root, name));
 }

@@ -1,17 +1,19 @@
 /**
- * `npm run bench:load -- [one-million-objects] [registered-many] [lookup-beside-stores]`
+ * `npm run bench:load -- [one-million-objects] [registered-many] [lookup-beside-stores]
+ *                          [observability-cost]`
  *
  *   --url URL       measure the server at this address in place of one that is started
  *   --objects N     of one-million-objects, whole thousands [1000000]
- *   --rounds N      of the other two [5]
+ *   --rounds N      of all others [5]
  *   --seconds X     of each phase [3]
  *
- * Without names all three. Starts bin/kvd, or what KVD_E2E_EXECUTABLE names; empty = the sources.
+ * Without names all of them. Starts bin/kvd, or what KVD_E2E_EXECUTABLE names; empty = the sources.
  * Tables go to stdout, everything as JSON to build/bench/load-<date>.json.
  */
 import path from 'node:path';
 import { parseArgs } from 'node:util';
 import { measureLookupBesideStores } from './lookup-beside-stores.ts';
+import { measureObservabilityCost } from './observability-cost.ts';
 import { measureOneMillionObjects } from './one-million-objects.ts';
 import { measureRegisteredMany } from './registered-many.ts';
 import { printReport, type Report, writeReports } from './report.ts';
@@ -34,6 +36,7 @@ const MEASUREMENTS: Readonly<Record<string, () => Promise<Report>>> = {
   'one-million-objects': () => measureOneMillionObjects({ url, objectCount, seconds }),
   'registered-many': () => measureRegisteredMany({ url, rounds, seconds }),
   'lookup-beside-stores': () => measureLookupBesideStores({ url, rounds, seconds }),
+  'observability-cost': () => measureObservabilityCost({ rounds }),
 };
 
 process.env['KVD_E2E_EXECUTABLE'] ??= path.resolve(import.meta.dirname, '../../bin/kvd');

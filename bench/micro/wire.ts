@@ -17,7 +17,7 @@ import { Router as RouterSocket } from 'zeromq';
 import { KvdClient, tokenSpan } from '../../src/client/client.ts';
 import { systemClock } from '../../src/clock.ts';
 import type { RequestOf } from '../../src/engine/api.ts';
-import { EventBus } from '../../src/observability/events.ts';
+import { EventBus } from '../../src/observability/event-bus.ts';
 import { Connection } from '../../src/wire/connections.ts';
 import { DialectDetection } from '../../src/wire/detection.ts';
 import { callNamed, DIALECTS, dialectNamed } from '../../src/wire/dialect.ts';

@@ -20,6 +20,7 @@ import { sizeThreadPool } from '../config/thread-pool.ts';
 import { VERSION } from '../config/version.ts';
 import { LineWriter } from '../observability/line-writer.ts';
 import { createLogger, type Logger } from '../observability/log.ts';
+import { LogLevels, parseLogLevels } from '../observability/log-levels.ts';
 import type { Level } from '../observability/log-line.ts';
 import { formatBytes } from '../units.ts';
 import { EXIT_CODE_USAGE } from './arguments.ts';
@@ -54,11 +55,21 @@ function printError(text: string): void {
   process.stderr.write(`kvd server: error: ${text}\n`);
 }
 
-async function openLog(config: ServerConfig, lines: LineWriter): Promise<Logger> {
+function levelsOf(config: ServerConfig): LogLevels {
+  const parsed = parseLogLevels(config.roomLogLevels);
+  const rooms = 'rooms' in parsed ? parsed.rooms : new Map<string, Level>();
+  return new LogLevels({ root: LEVELS[config.logLevel], rooms });
+}
+
+async function openLog(
+  config: ServerConfig,
+  levels: LogLevels,
+  lines: LineWriter,
+): Promise<Logger> {
   const noColour = readEnvironment()['NO_COLOR'] ?? '';
   return createLogger({
     format: config.logFormat,
-    level: LEVELS[config.logLevel],
+    level: levels,
     clock: systemClock,
     hasColours: process.stderr.isTTY === true && noColour === '',
     write: (line) => lines.write(line),
@@ -91,14 +102,17 @@ function watchBrokenInvariants(): void {
   process.on('unhandledRejection', die);
 }
 
-async function serve(config: ServerConfig, log: Logger, lines: LineWriter): Promise<number> {
+async function serve(
+  config: ServerConfig,
+  { log, levels, lines }: { log: Logger; levels: LogLevels; lines: LineWriter },
+): Promise<number> {
   const stopSignal = watchSignals(log);
   watchBrokenInvariants();
   const { startServer } = await import('../server.ts');
   let server: Awaited<ReturnType<typeof startServer>>;
   try {
     const lostLineCount = () => lines.lostCount;
-    server = await startServer({ config, log, lostLineCount, collectGarbage });
+    server = await startServer({ config, log, levels, lostLineCount, collectGarbage });
   } catch (error) {
     printError(error instanceof Error ? error.message : String(error));
     log.debug('start failed', { stack: error instanceof Error ? error.stack : '' });
@@ -137,7 +151,8 @@ export async function run(argv: readonly string[]): Promise<number> {
   }
   sizeThreadPool(config.settings.objects('--l2-adapter'));
   const lines = new LineWriter(process.stderr);
-  const log = await openLog(config, lines);
+  const levels = levelsOf(config);
+  const log = await openLog(config, levels, lines);
   for (const warning of warnings) log.warn(warning);
   const l1 = formatBytes(config.l1SizeBytes);
   log.info(`kvd ${VERSION} starting: L1 ${l1}, chunks of ${config.chunkSizeTokens} tokens`, {
@@ -145,5 +160,5 @@ export async function run(argv: readonly string[]): Promise<number> {
     hash: config.hashAlgorithm,
     pid: process.pid,
   });
-  return serve(config, log, lines);
+  return serve(config, { log, levels, lines });
 }

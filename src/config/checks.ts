@@ -2,6 +2,7 @@
  * What no single row of the flag table can check: required flags, features that this build lacks,
  * flags without a meaning, and settings that contradict each other. Collects; never stops early.
  */
+import { parseLogLevels } from '../observability/log.ts';
 import { formatBytes, GIB } from '../units.ts';
 import type { Problem } from './command-line.ts';
 import { FEATURES, type FeatureName, type FlagSpec, type SettingValue } from './flag-spec.ts';
@@ -145,6 +146,39 @@ function checkNames(settings: Settings, problems: Problem[]): void {
   }
 }
 
+const OTLP_ENDPOINT = /^(?:https?:\/\/)?(?:\[[\da-fA-F:.]+\]|[\w.-]+)(?::\d{1,5})?(?:\/.*)?$/;
+
+function checkLogs(settings: Settings, problems: Problem[]): void {
+  const rooms = parseLogLevels(settings.text('--log-levels'));
+  if ('reason' in rooms) problems.push({ flag: '--log-levels', reason: rooms.reason });
+  if (settings.isOn('--enable-extra-logging') && settings.isOn('--disable-observability')) {
+    const reason = 'counts what --disable-observability does not observe; leave one of them out';
+    problems.push({ flag: '--enable-extra-logging', reason });
+  }
+}
+
+function checkTelemetry(settings: Settings, problems: Problem[]): void {
+  const endpoint = settings.textOrNull('--otlp-endpoint') || null;
+  if (endpoint !== null && !OTLP_ENDPOINT.test(endpoint)) {
+    const reason = `expected http://HOST:PORT, https://HOST:PORT or HOST:PORT, got '${endpoint}'`;
+    problems.push({ flag: '--otlp-endpoint', reason });
+  }
+  if (settings.isOn('--enable-tracing') && endpoint === null) {
+    const reason = 'needs a collector; add --otlp-endpoint http://HOST:4317';
+    problems.push({ flag: '--enable-tracing', reason });
+  }
+}
+
+function warnAboutTelemetry(settings: Settings, warnings: string[]): void {
+  const warn = (flag: string, without: string) => {
+    if (settings.isGiven(flag)) warnings.push(`${flag} has no effect without ${without}`);
+  };
+  if (!settings.textOrNull('--otlp-endpoint')) warn('--otlp-protocol', '--otlp-endpoint');
+  if (!settings.isOn('--enable-tracing')) warn('--trace-ids-from-requests', '--enable-tracing');
+  if (settings.textOrNull('--trace-level') !== null) return;
+  for (const flag of ['--trace-output', '--trace-max-size-bytes']) warn(flag, '--trace-level');
+}
+
 function warnAboutEffects(settings: Settings, warnings: string[]): void {
   if (settings.text('--hash-algorithm') === 'builtin') {
     warnings.push(
@@ -195,6 +229,9 @@ export function checkSettings(flags: readonly FlagSpec[], settings: Settings): F
   checkWorkers(settings, findings.problems);
   checkAddresses(settings, findings.problems);
   checkNames(settings, findings.problems);
+  checkLogs(settings, findings.problems);
+  checkTelemetry(settings, findings.problems);
   warnAboutEffects(settings, findings.warnings);
+  warnAboutTelemetry(settings, findings.warnings);
   return findings;
 }

@@ -64,6 +64,29 @@ export interface ServerConfig {
   readonly hasMetrics: boolean;
   /** The second listener for /metrics, when its flag is given. */
   readonly prometheus: { readonly host: string; readonly port: number } | null;
+  /** Levels of single rooms, `ROOM=LEVEL,…`. */
+  readonly roomLogLevels: string;
+  /** Events that may wait; 0 = none. */
+  readonly eventQueueSize: number;
+  readonly metrics: {
+    /** Part of the chunks whose life is measured, in (0, 1]. */
+    readonly sampleRate: number;
+    readonly saltCountMax: number;
+    readonly hasLegacyBuckets: boolean;
+    readonly hasAliases: boolean;
+    readonly hasInstanceLabel: boolean;
+  };
+  /** Null: nothing is pushed. */
+  readonly otlp: {
+    readonly endpoint: string;
+    readonly protocol: 'grpc' | 'http/protobuf';
+    readonly hasSpans: boolean;
+    readonly hasRequestTraceIds: boolean;
+  } | null;
+  /** Null: storage calls are not recorded. `path` null: a new file among the temporary ones. */
+  readonly storageTrace: { readonly path: string | null; readonly sizeMaxBytes: number } | null;
+  /** Null: no periodic summary in the log. */
+  readonly summaryIntervalMs: number | null;
 
   readonly l2: {
     /** As given; read when the kinds of adapters are known (l2-adapters.ts). */
@@ -162,9 +185,40 @@ function buildObservability(settings: Settings) {
     logFormat: settings.text('--log-format') as 'text' | 'json',
     hasRequestLogs: isObserved && !settings.isOn('--disable-logging'),
     hasMetrics: isObserved && !settings.isOn('--disable-metrics'),
+    roomLogLevels: settings.text('--log-levels'),
     prometheus: settings.isGiven('--prometheus-port') ? { host, port } : null,
+    eventQueueSize: settings.number('--event-bus-queue-size'),
+    metrics: {
+      sampleRate: settings.number('--metrics-sample-rate'),
+      saltCountMax: settings.number('--metrics-max-salts'),
+      hasLegacyBuckets: settings.text('--metrics-buckets') === 'legacy',
+      hasAliases: settings.isOn('--metrics-aliases'),
+      hasInstanceLabel: settings.isOn('--metrics-instance-label'),
+    },
+    otlp: isObserved ? buildOtlp(settings) : null,
+    storageTrace: buildStorageTrace(settings),
+    summaryIntervalMs: settings.isOn('--enable-extra-logging')
+      ? settings.number('--extra-logging-interval') * 1000
+      : null,
     lookupHashLog: isObserved ? buildLookupHashLog(settings) : null,
   };
+}
+
+function buildOtlp(settings: Settings): ServerConfig['otlp'] {
+  const endpoint = settings.textOrNull('--otlp-endpoint') || null;
+  if (endpoint === null) return null;
+  return {
+    endpoint,
+    protocol: (settings.textOrNull('--otlp-protocol') ?? 'grpc') as 'grpc' | 'http/protobuf',
+    hasSpans: settings.isOn('--enable-tracing'),
+    hasRequestTraceIds: settings.isOn('--trace-ids-from-requests'),
+  };
+}
+
+function buildStorageTrace(settings: Settings): ServerConfig['storageTrace'] {
+  if (settings.textOrNull('--trace-level') !== 'storage') return null;
+  const path = settings.textOrNull('--trace-output') || null;
+  return { path, sizeMaxBytes: settings.number('--trace-max-size-bytes') };
 }
 
 function buildLookupHashLog(settings: Settings): ServerConfig['lookupHashLog'] {

@@ -49,9 +49,10 @@ export const FEATURES = {
   coordinator: { isBuilt: false, what: 'coordinator membership' },
   gds: { isBuilt: false, what: 'GPU-direct storage' },
   devdax: { isBuilt: false, what: 'Device-DAX memory' },
-  otlp: { isBuilt: false, what: 'OTLP export and tracing' },
-  traceFile: { isBuilt: false, what: 'trace recording' },
-  lifecycleMetrics: { isBuilt: false, what: 'sampled and per-tenant metrics' },
+  otlp: { isBuilt: true, what: 'OTLP export and tracing' },
+  traceFile: { isBuilt: true, what: 'trace recording' },
+  eventTrace: { isBuilt: false, what: 'recording of cache events for a coordinator' },
+  lifecycleMetrics: { isBuilt: true, what: 'sampled and per-tenant metrics' },
   quotas: { isBuilt: true, what: 'quotas' },
   plugins: { isBuilt: false, what: 'runtime plugins' },
   objectGroups: { isBuilt: true, what: 'separate object groups' },
@@ -59,7 +60,7 @@ export const FEATURES = {
   grpc: { isBuilt: true, what: 'the gRPC transport' },
   kvEvents: { isBuilt: true, what: 'the KV event log' },
   newDialects: { isBuilt: false, what: 'protocol dialects B and C' },
-  extraLogging: { isBuilt: false, what: 'periodic state logging' },
+  extraLogging: { isBuilt: true, what: 'periodic state logging' },
 } as const satisfies Record<string, { isBuilt: boolean; what: string }>;
 
 export type FeatureName = keyof typeof FEATURES;

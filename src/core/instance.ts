@@ -8,7 +8,7 @@
  */
 import type { HasherExports } from './chunk-hasher.ts';
 
-const ABI_VERSION = 6;
+const ABI_VERSION = 7;
 
 // The compiler's library has no WebAssembly without the DOM; this is the part that is used here.
 declare const WebAssembly: {
@@ -31,6 +31,8 @@ export const REGION = {
   objectPlaces: 11,
   removalRecords: 12,
   familyHashes: 13,
+  departed: 14,
+  namedDepartures: 15,
 } as const;
 
 /** Exports of assembly/index.ts; flags are 0 or 1, times and bytes are whole numbers. */
@@ -101,6 +103,11 @@ export interface CoreExports extends HasherExports {
   table_announce(chunkCount: number, namespaceCount: number): number;
   removals_take(): number;
   removals_count_max(): number;
+  departures_watch(hashThreshold: number): number;
+  departures_take(): number;
+  departures_named_count(): number;
+  departures_named_max(): number;
+  departures_bytes(): number;
   table_grow_arena(sizeBytes: number): number;
   table_statistics(nowMs: number): number;
   table_check(): number;

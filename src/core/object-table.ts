@@ -22,6 +22,7 @@ import {
   type ObjectKeys,
   type Reservations,
 } from './batch-regions.ts';
+import { DepartureWatch } from './departures.ts';
 import { type CoreExports, REGION, type TrapHandler } from './instance.ts';
 import { RemovalRecords } from './removal-records.ts';
 import { RESULT, resultName } from './result.ts';
@@ -80,6 +81,8 @@ export class ObjectTable {
   readonly limits: TableLimits;
   /** Who wants to know which announced chunks end listens here. */
   readonly removals: RemovalRecords;
+  /** Who wants to know what leaves, and how much, watches here. */
+  readonly departures: DepartureWatch;
   readonly #core: CoreExports;
   readonly #onTrap: TrapHandler;
   readonly #batch: BatchRegions;
@@ -87,6 +90,7 @@ export class ObjectTable {
   readonly #keys: Uint32Array;
   readonly #places: Uint32Array;
   readonly #familyHashes: Uint8Array;
+  readonly #hashView: DataView;
 
   /** `init` and `table_init` of the core must have been called. */
   constructor(core: CoreExports, limits: TableLimits, onTrap: TrapHandler) {
@@ -98,11 +102,13 @@ export class ObjectTable {
     this.#batch = new BatchRegions(core, limits.batchCountMax);
     this.#figures = new TableFigures(core);
     this.removals = new RemovalRecords(core);
+    this.departures = new DepartureWatch(core);
     this.#keys = new Uint32Array(buffer, core.region_offset(REGION.objectKeys), recordWords);
     this.#places = new Uint32Array(buffer, core.region_offset(REGION.objectPlaces), recordWords);
     const familyHashes = core.region_offset(REGION.familyHashes);
     const hashBytes = HASH_SIZE_BYTES * (limits.objectCountMax + 1);
     this.#familyHashes = new Uint8Array(buffer, familyHashes, hashBytes);
+    this.#hashView = new DataView(buffer, familyHashes, hashBytes);
   }
 
   // Readers
@@ -420,6 +426,12 @@ export class ObjectTable {
 
   namespaceOf(slot: number): number {
     return this.#keys[slot * RECORD_WORDS + KEY_NAMESPACE]!;
+  }
+
+  /** The first four bytes of the chunk hash of a slot, as a big-endian number. */
+  hashWordOf(slot: number): number {
+    const at = this.#keys[slot * RECORD_WORDS + KEY_FAMILY]! * HASH_SIZE_BYTES;
+    return this.#hashView.getUint32(at);
   }
 
   /** Copies the first bytes of the chunk hash of a slot to `target`, as many as fit there. */

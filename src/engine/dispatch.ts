@@ -19,6 +19,7 @@
  */
 import type { Clock } from '../clock.ts';
 import { HeldReplyError, KvdError, toKvdError } from '../errors.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import {
   type InstanceId,
@@ -83,6 +84,8 @@ const LANES: Readonly<Record<OperationName, LaneName>> = {
 
 class DispatchedAttempt implements Attempt {
   readonly arrivedMs: number;
+  /** When its handler took it, on the precise clock; null: none has. */
+  startedMs: number | null = null;
   readonly #options: AttemptOptions;
   readonly #mark: number;
   /** How long it may have lain unread before it arrived. */
@@ -128,6 +131,7 @@ interface OperationCounters {
 export interface DispatcherOptions {
   readonly modules: readonly EngineModule[];
   readonly clock: Clock;
+  readonly bus: EventBus;
   readonly log: Logger;
   readonly stalls: StallWatch;
   /** A transfer is answered by its failure after this long. */
@@ -195,6 +199,7 @@ export class Dispatcher implements RequestSink {
   ): ReplyOf<N> | Promise<ReplyOf<N>> {
     const counters = this.#countersOf(name);
     counters.requestCount += 1;
+    let attempt: DispatchedAttempt | null = null;
     try {
       // What is answered at once delays no shutdown, and some of it cannot fail (wire 7.3).
       if (this.#isDraining && LANES[name] !== 'instant') {
@@ -202,16 +207,19 @@ export class Dispatcher implements RequestSink {
       }
       const handler = this.#handlers.get(name) as Handler<N> | undefined;
       if (!handler) throw this.#notEnabled(name);
-      const attempt = new DispatchedAttempt(this.#options);
+      attempt = new DispatchedAttempt(this.#options);
       const result = this.#start(name, request, context, attempt, handler);
-      if (!(result instanceof Promise)) return result;
+      if (!(result instanceof Promise)) {
+        this.#reportFinished(name, attempt, null);
+        return result;
+      }
       if (onSettled) result.then(onSettled, onSettled);
       return this.#track(name, request, context, attempt, result);
     } catch (error) {
       const isOwn = error instanceof DispatchRefusal;
       const answer = isOwn ? this.#refusal(name, instanceIdOf(request), context, error) : error;
-      if (answer instanceof HeldReplyError) return this.#fail(counters, answer);
-      throw this.#countFailure(counters, answer);
+      if (answer instanceof HeldReplyError) return this.#fail(name, attempt, answer);
+      throw this.#countFailure(name, attempt, answer);
     }
   }
 
@@ -260,11 +268,27 @@ export class Dispatcher implements RequestSink {
     return counters;
   }
 
-  #countFailure(counters: OperationCounters, cause: unknown): KvdError {
+  #countFailure(name: OperationName, attempt: DispatchedAttempt | null, cause: unknown): KvdError {
     const error = toKvdError(cause);
-    counters.failureCount += 1;
+    this.#countersOf(name).failureCount += 1;
+    this.#reportFinished(name, attempt, error.code);
     this.#failuresByCode.set(error.code, (this.#failuresByCode.get(error.code) ?? 0) + 1);
     return error;
+  }
+
+  /** A request that was refused before anybody took it has taken no time. */
+  #reportFinished(
+    operation: OperationName,
+    attempt: DispatchedAttempt | null,
+    error: string | null,
+  ): void {
+    const { bus, clock } = this.#options;
+    if (!bus.hasListeners('request.finished')) return;
+    const nowMs = clock.preciseMs();
+    const arrivedMs = attempt?.arrivedMs ?? nowMs;
+    const queueSeconds = ((attempt?.startedMs ?? nowMs) - arrivedMs) / 1000;
+    const seconds = (nowMs - arrivedMs) / 1000;
+    bus.publish('request.finished', { operation, queueSeconds, seconds, error });
   }
 
   #start<N extends OperationName>(
@@ -275,7 +299,10 @@ export class Dispatcher implements RequestSink {
     handler: Handler<N>,
   ): ReplyOf<N> | Promise<ReplyOf<N>> {
     const lane = LANES[name];
-    if (lane === 'instant') return handler(request, context, attempt);
+    if (lane === 'instant') {
+      attempt.startedMs = attempt.arrivedMs;
+      return handler(request, context, attempt);
+    }
     const laneId = `${lane === 'transfer' ? 't' : 'c'}${context.connectionId}`;
     const sizeBytes = 'key' in request ? request.key.tokens.bytes.byteLength : 0;
     if (!this.#lanes.hasRoom(laneId, sizeBytes)) {
@@ -283,6 +310,7 @@ export class Dispatcher implements RequestSink {
     }
     const start = () => {
       if (attempt.isAbandoned) throw new KvdError('ERR_TIMEOUT', `${name} waited too long`);
+      attempt.startedMs = this.#options.clock.preciseMs();
       return handler(request, context, attempt);
     };
     return this.#lanes.enter({ laneId, start, sizeBytes, isDetached: lane === 'wait' });
@@ -305,12 +333,23 @@ export class Dispatcher implements RequestSink {
       LANES[name] === 'transfer'
         ? this.#withDeadline(name, request, context, attempt, running)
         : running;
-    return answer.catch((error) => this.#fail(this.#countersOf(name), error));
+    return answer.then(
+      (reply) => {
+        this.#reportFinished(name, attempt, null);
+        return reply;
+      },
+      (error) => this.#fail(name, attempt, error),
+    );
   }
 
   /** Rejects with the error, or with the one that a held reply ends in. */
-  async #fail(counters: OperationCounters, error: unknown): Promise<never> {
-    throw this.#countFailure(counters, error instanceof HeldReplyError ? await error.due : error);
+  async #fail(
+    name: OperationName,
+    attempt: DispatchedAttempt | null,
+    error: unknown,
+  ): Promise<never> {
+    const answer = error instanceof HeldReplyError ? await error.due : error;
+    throw this.#countFailure(name, attempt, answer);
   }
 
   #refusal(
@@ -320,6 +359,16 @@ export class Dispatcher implements RequestSink {
     error: KvdError,
   ): KvdError {
     return this.#options.refusals[name]?.(instanceId, context, error) ?? error;
+  }
+
+  #reportTimeout<N extends OperationName>(name: N, request: RequestOf<N>): void {
+    const sessionId = 'key' in request ? request.key.requestId : '';
+    const message = `${name} met its deadline`;
+    this.#options.bus.publish('timeout.raised', {
+      sessionId,
+      exceptionType: 'TransferTimeout',
+      message,
+    });
   }
 
   #withDeadline<N extends OperationName>(
@@ -335,6 +384,7 @@ export class Dispatcher implements RequestSink {
       const timer = clock.after(transferDeadlineMs, () => {
         isLate = true;
         attempt.abandon();
+        this.#reportTimeout(name, request);
         const error = new KvdError(
           'ERR_TIMEOUT',
           `${name} did not end within ${transferDeadlineMs / 1000} s`,

@@ -26,7 +26,7 @@ import type { Clock } from '../clock.ts';
 import type { DeviceInstance } from '../device/device.ts';
 import type { TensorWrapper } from '../device/tensor-wrapper.ts';
 import { KvdError } from '../errors.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import type { EngineType, InstanceId } from './api.ts';
 import type { LayoutRules } from './client-traits.ts';

@@ -60,12 +60,19 @@ const EVERYTHING: ReleaseRange = {
   rank: null,
 };
 
+/** The part of the storage room that a share needs. */
+export type ShareStorage = Pick<StorageManager, 'releaseHolds' | 'freeHolds'>;
+
 export class LookupShare {
   readonly scope: LookupScope;
   readonly task: PrefetchTask;
   /** Its result has been delivered. */
   isConsumed = false;
-  readonly #storage: Pick<StorageManager, 'releaseHolds'>;
+  /** From the LOOKUP until its result was in; null while it is not. */
+  readySeconds: number | null = null;
+  /** Hears of a result that nobody has fetched, and nobody will. */
+  onAbandoned: (() => void) | null = null;
+  readonly #storage: ShareStorage;
   #isEnded = false;
   #slots: Uint32Array = new Uint32Array(0);
   #remaining: Uint8Array = new Uint8Array(0);
@@ -74,11 +81,7 @@ export class LookupShare {
   /** Reads that were given up, so that each of them releases only once. */
   #givenUp: Set<string> | null = null;
 
-  constructor(
-    scope: LookupScope,
-    task: PrefetchTask,
-    storage: Pick<StorageManager, 'releaseHolds'>,
-  ) {
+  constructor(scope: LookupScope, task: PrefetchTask, storage: ShareStorage) {
     this.scope = scope;
     this.task = task;
     this.#storage = storage;
@@ -143,7 +146,7 @@ export class LookupShare {
       else byCount.set(count, [this.#slots[i] as number]);
     });
     for (const [count, slots] of byCount) {
-      this.#storage.releaseHolds(Uint32Array.from(slots), count);
+      this.#storage.freeHolds(Uint32Array.from(slots), count);
     }
   }
 
@@ -159,7 +162,7 @@ export class LookupShare {
       this.#remaining[i] = (this.#remaining[i] as number) - 1;
       slots.push(this.#slots[i] as number);
     });
-    if (slots.length > 0) this.#storage.releaseHolds(Uint32Array.from(slots), 1);
+    if (slots.length > 0) this.#storage.freeHolds(Uint32Array.from(slots), 1);
   }
 
   /** Runs `visit` for the cells of a range that still have a reader. */
@@ -178,6 +181,7 @@ export class LookupShare {
 
   /** Gives everything back, also what comes later. */
   end(): void {
+    if (!this.isConsumed && !this.#isEnded) this.onAbandoned?.();
     this.#isEnded = true;
     if (this.task.result !== null) this.release(EVERYTHING);
   }

@@ -23,7 +23,7 @@
 import type { Clock } from '../clock.ts';
 import type { ChunkHasher, ChunkHashes } from '../core/chunk-hasher.ts';
 import { KvdError } from '../errors.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
@@ -67,7 +67,7 @@ export class LookupModule implements EngineModule {
       WAIT_PREFETCH_STATUS: (request, context) => this.#wait(request, context),
       QUERY_PREFETCH_LOOKUP_HITS: (request, context) => this.#hits(request.requestId, context),
       FREE_LOOKUP_LOCKS: (request, context) => this.#free(request.key, context),
-      END_SESSION: (request) => void this.#options.sessions.end(request.requestId),
+      END_SESSION: ({ requestId }) => this.#endSession(requestId),
     };
   }
 
@@ -87,6 +87,12 @@ export class LookupModule implements EngineModule {
 
   #lookup(request: RequestOf<'LOOKUP'>, context: RequestContext): void | Promise<void> {
     const { key } = request;
+    const { bus } = this.#options;
+    const sessionId = key.requestId;
+    if (bus.hasListeners('mp.request.start')) bus.publish('mp.request.start', { sessionId });
+    if (bus.hasListeners('mp.lookup_prefetch.start')) {
+      bus.publish('mp.lookup_prefetch.start', { sessionId });
+    }
     return onFailure(
       () => this.#hashAndSubmit(request, context),
       (error) => {
@@ -141,7 +147,7 @@ export class LookupModule implements EngineModule {
     const keys = { hashes, firstChunk: 0, chunkCount, namespaceIds };
     const task = storage.submitPrefetch(keys, readerCount, groupRules);
     const scope = { ...scopeOf(key, context), chunkCount, ranks, objectGroupIds, readerCount };
-    sessions.addLookup(key.requestId, { scope, hashes, task });
+    this.#follow(sessions.addLookup(key.requestId, { scope, hashes, task }), key);
     if (!task.result) this.#announceLater(key, hashes, task);
   }
 
@@ -173,7 +179,39 @@ export class LookupModule implements EngineModule {
     task.complete({ slots: new Uint32Array(0), chunkCount: 0 });
     const nothing = { chunkCount: 0, ranks: [], objectGroupIds: [], readerCount: 1 };
     const scope = { ...scopeOf(key, context), ...nothing };
-    this.#options.sessions.addLookup(key.requestId, { scope, hashes: null, task });
+    const lookup = { scope, hashes: null, task };
+    this.#follow(this.#options.sessions.addLookup(key.requestId, lookup), key);
+  }
+
+  /** For the event of its end, which comes when its result is fetched or abandoned. */
+  #follow(share: LookupShare, { requestId }: CacheKey): void {
+    const { clock, bus } = this.#options;
+    if (!bus.hasListeners('mp.lookup_prefetch.end')) return;
+    const startMs = clock.preciseMs();
+    share.onAbandoned = () => this.#reportEnd(requestId, share, 'abandoned');
+    share.task.onDone(() => {
+      share.readySeconds = (clock.preciseMs() - startMs) / 1000;
+    });
+  }
+
+  #reportEnd(sessionId: string, share: LookupShare, error: 'abandoned' | null): void {
+    const { bus, hasher } = this.#options;
+    if (!bus.hasListeners('mp.lookup_prefetch.end')) return;
+    const { modelName, cacheSalt, chunkCount } = share.scope;
+    const foundCount = error === null ? (share.hitChunkCount ?? 0) : 0;
+    bus.publish('mp.lookup_prefetch.end', {
+      ...{ sessionId, modelName, cacheSalt, foundCount, error },
+      requestedTokens: error === null ? chunkCount * hasher.chunkSizeTokens : 0,
+      hitTokens: foundCount * hasher.chunkSizeTokens,
+      readySeconds: share.readySeconds,
+    });
+  }
+
+  #endSession(requestId: string): void {
+    const { sessions, bus } = this.#options;
+    sessions.end(requestId);
+    bus.publish('mp.vllm.end_session', { requestId });
+    bus.publish('mp.request.end', { sessionId: requestId });
   }
 
   #query(requestId: string, context: RequestContext): number | null {
@@ -187,15 +225,7 @@ export class LookupModule implements EngineModule {
     const chunkCount = share.hitChunkCount;
     if (chunkCount === null || share.isConsumed) return chunkCount === null ? null : 0;
     this.#options.sessions.consumeResult(requestId, share);
-    const { bus, hasher } = this.#options;
-    if (bus.hasListeners('mp.lookup.end')) {
-      bus.publish('mp.lookup.end', {
-        requestId,
-        modelName: share.scope.modelName,
-        requestedTokens: share.scope.chunkCount * hasher.chunkSizeTokens,
-        hitTokens: chunkCount * hasher.chunkSizeTokens,
-      });
-    }
+    this.#reportEnd(requestId, share, null);
     return chunkCount;
   }
 

@@ -3,7 +3,7 @@
  * event loop that read them, so a PING never waits behind a transfer (spec engine 4).
  */
 import type { ClearOutcome } from '../core/object-table.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import type { EngineModule, HandlerTable } from './handlers.ts';
@@ -36,7 +36,11 @@ export class ManagementModule implements EngineModule {
       NOOP: () => 'OK',
       PING: ({ instanceId }) => instanceId === null || instances.ping(instanceId),
       REPORT_BLOCK_ALLOCATION: ({ instanceId, modelName, records }) => {
-        bus.publish('mp.block.allocation', { instanceId, modelName, recordCount: records.length });
+        bus.publish('mp.vllm.block_allocation', {
+          instanceId: `${instanceId}`,
+          modelName,
+          records,
+        });
       },
     };
   }

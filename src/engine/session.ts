@@ -23,7 +23,6 @@
 import type { Clock, Timer } from '../clock.ts';
 import type { ChunkHashes } from '../core/chunk-hasher.ts';
 import { NO_SLOT } from '../core/object-table.ts';
-import type { EventBus } from '../observability/events.ts';
 import type { PrefetchTask } from '../storage/prefetch-controller.ts';
 import type { StorageManager } from '../storage/storage-manager.ts';
 import { findColumnNamespaces } from './column-namespaces.ts';
@@ -69,12 +68,14 @@ export interface Session {
 }
 
 /** The part of the storage room that a ledger needs. */
-export type HoldKeeper = Pick<StorageManager, 'releaseHolds' | 'touch' | 'findNamespace'>;
+export type HoldKeeper = Pick<
+  StorageManager,
+  'releaseHolds' | 'freeHolds' | 'touch' | 'findNamespace'
+>;
 
 export interface SessionTableOptions {
   readonly storage: HoldKeeper;
   readonly clock: Clock;
-  readonly bus: EventBus;
   readonly idleTtlMs: number;
 }
 
@@ -89,7 +90,6 @@ interface Walk {
 export class SessionTable {
   readonly #storage: HoldKeeper;
   readonly #clock: Clock;
-  readonly #bus: EventBus;
   readonly #idleTtlMs: number;
   readonly #sweepTimer: Timer;
   /** In order of last use: `#use` moves a session to the end. */
@@ -103,7 +103,6 @@ export class SessionTable {
   constructor(options: SessionTableOptions) {
     this.#storage = options.storage;
     this.#clock = options.clock;
-    this.#bus = options.bus;
     this.#idleTtlMs = options.idleTtlMs;
     this.#sweepTimer = options.clock.every(SWEEP_INTERVAL_MS, () => this.#sweep());
   }
@@ -251,7 +250,6 @@ export class SessionTable {
     if (!session) return false;
     this.#forget(session);
     if (session.touched) this.#touch(session.touched);
-    this.#bus.publish('mp.session.end', { requestId });
     return true;
   }
 

@@ -15,7 +15,7 @@ import { HTTPException } from 'hono/http-exception';
 import { methodNotAllowed } from 'hono/method-not-allowed';
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
-import type { Logger } from '../observability/log.ts';
+import type { Logger, LogLevels } from '../observability/log.ts';
 import { MIB } from '../units.ts';
 import type { HttpBackend } from './backend.ts';
 import { errorResponse, jsonResponse } from './json.ts';
@@ -25,6 +25,7 @@ import { addAdapterRoutes } from './routes/adapters.ts';
 import { addCacheRoutes } from './routes/cache.ts';
 import { addHealthRoutes } from './routes/health.ts';
 import { addKvCacheRoutes } from './routes/kvcache.ts';
+import { addLogLevelRoutes } from './routes/loglevel.ts';
 import { addObjectRoutes } from './routes/objects.ts';
 import { addPrefetchRoutes } from './routes/prefetches.ts';
 import { addQuotaRoutes } from './routes/quota.ts';
@@ -42,6 +43,7 @@ export interface HttpAppOptions {
   /** Bearer token; null = open. */
   readonly token: string | null;
   readonly version: Version;
+  readonly logLevels: LogLevels;
   readonly log: Logger;
   readonly clock: Clock;
 }
@@ -121,6 +123,7 @@ export function createHttpApp(options: HttpAppOptions): Hono {
   );
   addHealthRoutes(room);
   addStateRoutes(room);
+  addLogLevelRoutes(room, { levels: options.logLevels, log: options.log });
   const heavy = new OneAtATime();
   addCacheRoutes(room, heavy);
   addObjectRoutes(room, heavy);

@@ -11,7 +11,7 @@ import { createAdaptorServer } from '@hono/node-server';
 import type { Hono } from 'hono';
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
-import type { Logger } from '../observability/log.ts';
+import type { Logger, LogLevels } from '../observability/log.ts';
 import { createHttpApp, createMetricsApp } from './app.ts';
 import type { HttpBackend } from './backend.ts';
 import type { Version } from './room.ts';
@@ -24,6 +24,8 @@ export interface HttpServerOptions {
   readonly prometheus: { readonly host: string; readonly port: number } | null;
   readonly token: string | null;
   readonly version: Version;
+  /** What `/loglevel` shows and changes. */
+  readonly logLevels: LogLevels;
   readonly log: Logger;
   readonly clock: Clock;
 }

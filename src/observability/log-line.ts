@@ -65,9 +65,10 @@ export interface Line {
 
 export function formatLine(line: Line, hasColours: boolean): string {
   const { level, room, fields } = line;
-  let text = clean(line.message);
+  let text = line.message;
   for (const [name, value] of Object.entries(fields ?? {}))
     text += ` ${name}=${formatField(value)}`;
+  text = clean(text);
   const head = `[${formatTime(line.wallMs)}] KVD ${LEVEL_NAMES[level]}:`;
   const tail = room === '' ? '(kvd)' : `(kvd.${room})`;
   if (!hasColours) return `${head} ${text} ${tail}\n`;

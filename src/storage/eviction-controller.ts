@@ -15,7 +15,7 @@
  * silently. `isAlive` is what readiness asks (spec storage 10.6, 18.16, 18.17).
  */
 import type { Clock, Timer } from '../clock.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import type { L1Manager } from './l1-manager.ts';
 
@@ -123,8 +123,10 @@ export class EvictionController {
   #tick(): void {
     this.#lastTickMs = this.#options.clock.nowMs();
     const { l1, bus } = this.#options;
-    const usageRatio = l1.totalBytes > 0 ? l1.usedBytes / l1.totalBytes : 0;
-    bus.publish('l1.eviction.loop_tick', { usageRatio, isTriggered: this.#isOverWatermark() });
+    const usage = l1.totalBytes > 0 ? l1.usedBytes / l1.totalBytes : 0;
+    const { watermarkRatio: watermark } = this.#limits;
+    const triggered = this.#isOverWatermark();
+    bus.publish('l1.eviction.loop_tick', { usage, watermark, triggered });
     this.notifyUsage();
   }
 

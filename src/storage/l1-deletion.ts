@@ -10,7 +10,7 @@ import { kvRank, type NamespaceTable, NO_NAMESPACE } from '../core/namespaces.ts
 import type { ObjectTable } from '../core/object-table.ts';
 import { RESULT } from '../core/result.ts';
 import type { ObjectKey } from '../l2/object-key.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { L1Reports } from './l1-reports.ts';
 
 export interface L1DeletionOptions {
   readonly table: ObjectTable;
@@ -18,7 +18,7 @@ export interface L1DeletionOptions {
   /** Hashes of another length are of nobody here. */
   readonly hashSizeBytes: number;
   readonly clock: Clock;
-  readonly bus: EventBus;
+  readonly reports: Pick<L1Reports, 'removed'>;
 }
 
 export interface L1DeletionResult {
@@ -39,8 +39,7 @@ export class L1Deletion {
 
   /** `isForced`: also what is in use; its memory is freed when the last user lets go. */
   delete(keys: readonly ObjectKey[], isForced: boolean): L1DeletionResult {
-    const { table, clock, bus } = this.#options;
-    const usedBytes = table.usedBytes;
+    const { table, clock, reports } = this.#options;
     let [deletedCount, lockedCount] = [0, 0];
     for (const key of keys) {
       const found = this.#find(key);
@@ -49,10 +48,7 @@ export class L1Deletion {
       if (code === RESULT.SUCCESS) deletedCount += 1;
       else if (code === RESULT.KEY_IS_LOCKED) lockedCount += 1;
     }
-    if (deletedCount > 0) {
-      const bytes = usedBytes - table.usedBytes;
-      bus.publish('l1.keys.evicted', { objectCount: deletedCount, bytes });
-    }
+    reports.removed('delete');
     return { deletedCount, lockedCount };
   }
 

@@ -19,6 +19,7 @@ import { NO_SLOT, type ObjectKeys, type ObjectTable } from '../core/object-table
 import type { GroupRule, LayoutTags, ObjectShape } from './l1-manager.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
 import type { PreparedAhead } from './l1-memory/prepared-ahead.ts';
+import type { L1Reports } from './l1-reports.ts';
 
 /** Writer tag of what is loaded; stores have another one (l1-manager.ts). */
 const WRITER_TAG_LOAD = 2;
@@ -45,6 +46,7 @@ export interface L1ExchangeOptions {
   readonly memory: L1Memory;
   readonly prepared: PreparedAhead;
   readonly clock: Clock;
+  readonly reports: L1Reports;
   /** Per slot; L1Manager's own. */
   readonly layoutTags: Uint32Array;
 }
@@ -119,6 +121,12 @@ export class L1Exchange {
     if (slots.length > 0) this.#table.unpin(slots);
   }
 
+  /** Of objects that have been stored elsewhere. */
+  endRead(slots: Uint32Array): void {
+    this.#options.reports.readFinished(slots);
+    this.unpin(slots);
+  }
+
   /** Takes objects out of L1 that nobody holds, as far as they are still what they were. */
   dropIdle(objects: readonly ResidentObject[]): void {
     for (const { slot, namespace, chunkHash } of objects) {
@@ -127,6 +135,7 @@ export class L1Exchange {
       if (this.#table.find(keys)[0] !== slot) continue;
       this.#table.deleteObjects(keys, false, this.#options.clock.nowMs());
     }
+    this.#options.reports.removed('skip_l1');
   }
 
   // In
@@ -147,7 +156,9 @@ export class L1Exchange {
   }
 
   releaseHolds(slots: Uint32Array, holdCount: number): void {
-    if (slots.length > 0) this.#table.releaseHolds(slots, holdCount);
+    if (slots.length === 0) return;
+    this.#table.releaseHolds(slots, holdCount);
+    this.#options.reports.removed('temporary');
   }
 
   /**
@@ -161,6 +172,7 @@ export class L1Exchange {
     const found = this.#table.find(keys);
     if (found.every((slot) => slot === NO_SLOT)) return isLeft(found);
     this.#table.deleteObjects(keys, false, this.#options.clock.nowMs());
+    this.#options.reports.removed('other_layout');
     return isLeft(this.#table.find(keys));
   }
 
@@ -205,6 +217,7 @@ export class L1Exchange {
     // The writer is this process and still here, however long the load has taken.
     this.#table.extendWrite(slots, nowMs);
     const { slots: resident, codes } = this.#table.finishWriteAndHold(slots, nowMs);
+    this.#options.reports.written('l1.write_finished_and_read_reserved', slots, codes);
     return resident.map((slot, i) => {
       const isIn = (codes[i] as number) >= 0;
       return isIn && this.#options.layoutTags[slot] === layoutTags[i] ? slot : NO_SLOT;

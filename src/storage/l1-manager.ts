@@ -16,6 +16,8 @@
  *
  * Three kinds of holders keep bytes in place: leases (TTL, for clients), holds (owned by a
  * session's ledger, no TTL of their own), pins (a copy that is running now).
+ *
+ * (Longer than other files: a table of operations, one method each with its contract.)
  */
 import type { Clock } from '../clock.ts';
 import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
@@ -29,11 +31,12 @@ import {
   type SliceOutcome,
   type TableStatistics,
 } from '../core/object-table.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import { L1Exchange } from './l1-exchange.ts';
 import type { L1Memory } from './l1-memory/l1-memory.ts';
 import { PreparedAhead } from './l1-memory/prepared-ahead.ts';
+import { L1Reports } from './l1-reports.ts';
 import { publishRemovals } from './removed-chunks.ts';
 import { countServableChunks, firstNeededChunk, NO_WINDOW } from './window-fold.ts';
 
@@ -83,6 +86,10 @@ export interface L1ManagerOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
+  /** Of the chunk hashes. */
+  readonly hashSizeBytes: number;
+  /** Objects that lifecycle metrics follow: 0 to 2^32, see `L1Reports`. Absent: none. */
+  readonly sampleThreshold?: number;
 }
 
 export class L1Manager {
@@ -96,6 +103,8 @@ export class L1Manager {
   readonly #layoutTags: Uint32Array;
   /** For those who move objects to and from slower stores. */
   readonly exchange: L1Exchange;
+  /** What the bus hears of L1's objects; for others who remove some. */
+  readonly reports: L1Reports;
 
   constructor(options: L1ManagerOptions) {
     this.#table = options.table;
@@ -105,7 +114,9 @@ export class L1Manager {
     this.#clock = options.clock;
     this.#bus = options.bus;
     this.#prepared = new PreparedAhead(options.memory, options.log);
-    const own = { prepared: this.#prepared, layoutTags: this.#layoutTags };
+    this.reports = new L1Reports({ sampleThreshold: 0, ...options });
+    const { reports } = this;
+    const own = { prepared: this.#prepared, layoutTags: this.#layoutTags, reports };
     this.exchange = new L1Exchange({ ...options, ...own });
     publishRemovals(options);
   }
@@ -140,8 +151,17 @@ export class L1Manager {
     return slots;
   }
 
+  /** Of readers that have read, or had nothing to read. */
   releaseHolds(slots: Uint32Array, holdCount: number): void {
-    if (slots.length > 0) this.#table.releaseHolds(slots, holdCount);
+    if (slots.length === 0) return;
+    this.#table.releaseHolds(slots, holdCount);
+    this.reports.removed('temporary');
+  }
+
+  /** Of readers that will not read what they had looked up. */
+  freeHolds(slots: Uint32Array, holdCount: number): void {
+    this.reports.readFinished(slots);
+    this.releaseHolds(slots, holdCount);
   }
 
   /** One call into the core. A chunk with an object of a foreign layout ends the prefix. */
@@ -183,12 +203,16 @@ export class L1Manager {
    */
   acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null {
     const slots = this.#table.find(keys);
-    if (slots.includes(NO_SLOT) || this.#dropStrangers(keys, slots, shape)) return null;
+    if (slots.includes(NO_SLOT) || this.#dropStrangers(keys, slots, shape)) {
+      this.reports.missing(keys, slots, WRITER_TAG_STORE);
+      return null;
+    }
     this.#table.pin(slots);
     return { slots, offsets: this.#offsetsOf(slots) };
   }
 
   releaseRead(slots: Uint32Array): void {
+    this.reports.readFinished(slots);
     this.#table.unpin(slots);
   }
 
@@ -226,7 +250,7 @@ export class L1Manager {
     if (reserved.length === 0) return 0;
     const codes = this.#table.finishWrite(reserved, this.#clock.nowMs());
     this.#table.unpin(reserved);
-    this.#bus.publish('l1.write.finished', { slots: reserved });
+    this.reports.written('l1.write.finished', reserved, codes);
     return codes.reduce((count, code) => (code >= 0 ? count + 1 : count), 0);
   }
 
@@ -274,7 +298,7 @@ export class L1Manager {
    */
   clearAll(): ClearOutcome {
     const outcome = this.#table.clear(true, this.#clock.nowMs());
-    this.#reportCleared(outcome);
+    this.reports.removed('clear', true);
     return outcome;
   }
 
@@ -286,10 +310,10 @@ export class L1Manager {
       const slice: ClearSlice = this.#table.clearSlice(range, this.#clock.nowMs());
       total.removedCount += slice.removedCount;
       total.freedBytes += slice.freedBytes;
+      this.reports.removed('clear');
       firstSlot = slice.nextSlot;
       if (firstSlot !== null) await new Promise((resolve) => setImmediate(resolve));
     }
-    this.#reportCleared(total);
     return total;
   }
 
@@ -297,18 +321,16 @@ export class L1Manager {
   evict(bytesToFree: number, familyBudget: number, isContinued: boolean): SliceOutcome {
     const nowMs = this.#clock.nowMs();
     const result = this.#table.evict(bytesToFree, familyBudget, nowMs, isContinued);
-    if (result.objectCount > 0) {
-      this.#bus.publish('l1.keys.evicted', {
-        objectCount: result.objectCount,
-        bytes: result.freedBytes,
-      });
-    }
+    this.reports.removed('eviction');
     return result;
   }
 
   /** One slice of the sweep that frees reservations whose writer did not finish in time. */
   sweepExpired(budget: number): SliceOutcome {
-    return this.#table.sweepExpired(budget, this.#clock.nowMs());
+    const outcome = this.#table.sweepExpired(budget, this.#clock.nowMs());
+    const keyCount = outcome.objectCount;
+    if (keyCount > 0) this.#bus.publish('l1.lock.expired', { mode: 'write', keyCount });
+    return outcome;
   }
 
   get usedBytes(): number {
@@ -346,10 +368,6 @@ export class L1Manager {
     };
   }
 
-  #reportCleared({ removedCount, freedBytes }: ClearOutcome): void {
-    this.#bus.publish('l1.keys.evicted', { objectCount: removedCount, bytes: freedBytes });
-  }
-
   /** Deletes objects of another shape, unless somebody holds them. True when there was one. */
   #dropStrangers(keys: ObjectKeys, slots: Uint32Array, shape: ObjectShape): boolean {
     const rankCount = keys.namespaceIds.length;
@@ -363,6 +381,7 @@ export class L1Manager {
       const one = { hashes: keys.hashes, firstChunk, chunkCount: 1, namespaceIds };
       this.#table.deleteObjects(one, false, this.#clock.nowMs());
     }
+    if (hasStranger) this.reports.removed('other_layout');
     return hasStranger;
   }
 

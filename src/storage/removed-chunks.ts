@@ -4,7 +4,7 @@
  */
 import type { NamespaceTable } from '../core/namespaces.ts';
 import type { ObjectTable } from '../core/object-table.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 
 /** Followers keep an event as one record; many removals at once are cut into several. */
 const HASH_COUNT_MAX = 1024;

@@ -8,7 +8,7 @@
 import type { Clock, Timer } from '../clock.ts';
 import type { NamespaceKey, NamespaceTable } from '../core/namespaces.ts';
 import { type ClearOutcome, NO_SLOT, type ObjectKeys } from '../core/object-table.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import { alignUp } from '../units.ts';
 import { EvictionController, type EvictionLimits } from './eviction-controller.ts';
@@ -104,6 +104,11 @@ export class StorageManager {
     this.#l1.releaseHolds(slots, holdCount);
   }
 
+  /** See `L1Manager.freeHolds`. */
+  freeHolds(slots: Uint32Array, holdCount: number): void {
+    this.#l1.freeHolds(slots, holdCount);
+  }
+
   /**
    * Places for the objects that must be written, pinned until `finishStore` or `discardStore`.
    * When L1 is full it evicts and tries again before it gives up. Of a prompt that is larger than
@@ -116,7 +121,7 @@ export class StorageManager {
     const chunkCount = Math.floor(objectCountMax / keys.namespaceIds.length);
     const fitting = keys.chunkCount <= chunkCount ? keys : { ...keys, chunkCount };
     const reservation = this.#reserveWithRoom(fitting, shape, objectBytes);
-    this.#reportStore(reservation.outOfMemoryCount);
+    this.#reportStore(keys, reservation.outOfMemoryCount);
     return fitting === keys ? reservation : padReservation(reservation, keys);
   }
 
@@ -130,7 +135,7 @@ export class StorageManager {
     const reservations = groups.map((group) => this.#reserveRuns(group, chunkCountMax));
     const outOfMemoryCount = reservations.reduce((sum, one) => sum + one.outOfMemoryCount, 0);
     if (outOfMemoryCount > 0) this.#discardIncomplete(reservations);
-    this.#reportStore(outOfMemoryCount);
+    if (groups[0]) this.#reportStore(groups[0].keys, outOfMemoryCount);
     return reservations;
   }
 
@@ -149,10 +154,11 @@ export class StorageManager {
     return chunkCount;
   }
 
-  #reportStore(outOfMemoryCount: number): void {
+  #reportStore({ namespaceIds }: ObjectKeys, outOfMemoryCount: number): void {
     if (outOfMemoryCount > 0) {
-      const failure = { during: 'l1_store' as const, keyCount: outOfMemoryCount };
-      this.#options.bus.publish('l1.allocation.failed', failure);
+      const { modelName } = this.#options.namespaces.describe(namespaceIds[0] as number);
+      const countByModel = new Map([[modelName, outOfMemoryCount]]);
+      this.#options.bus.publish('l1.allocation.failed', { during: 'l1_store', countByModel });
     }
     this.#eviction.notifyUsage();
   }

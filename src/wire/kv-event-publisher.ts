@@ -20,7 +20,7 @@
 import { Publisher as PubSocket } from 'zeromq';
 import type { Clock } from '../clock.ts';
 import { KvdError } from '../errors.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import { bindEndpoint, removeIpcPath, resolveEndpoint } from './endpoints.ts';
 import {

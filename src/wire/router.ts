@@ -36,7 +36,7 @@ import {
 } from '../engine/api.ts';
 import type { RequestSink } from '../engine/handlers.ts';
 import { type KvdError, toKvdError } from '../errors.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import { Admission } from './admission.ts';
 import { Answers } from './answers.ts';

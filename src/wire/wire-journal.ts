@@ -5,7 +5,7 @@
  */
 import type { OperationName, RequestOf } from '../engine/api.ts';
 import type { ErrorCode, KvdError, LogLevel } from '../errors.ts';
-import type { EventBus } from '../observability/events.ts';
+import type { EventBus } from '../observability/event-bus.ts';
 import type { Logger } from '../observability/log.ts';
 import type { Connection } from './connections.ts';
 import type { Operation } from './operation.ts';

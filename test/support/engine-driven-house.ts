@@ -115,7 +115,7 @@ export class EngineDrivenHouse {
     this.storage = storage;
     this.device = new MemoryDevice(sizeBytes);
     const idleTtlMs = options.sessionTtlMs ?? 3_600_000;
-    this.sessions = new SessionTable({ storage, clock, bus, idleTtlMs });
+    this.sessions = new SessionTable({ storage, clock, idleTtlMs });
     const reapTimeoutSeconds = options.reapTimeoutSeconds ?? 0;
     this.instances = new InstanceRegistry({
       clock,

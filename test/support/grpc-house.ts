@@ -12,7 +12,7 @@ import { systemClock } from '../../src/clock.ts';
 import type { OperationName, RequestOf } from '../../src/engine/api.ts';
 import type { RequestSink } from '../../src/engine/handlers.ts';
 import { KvdError } from '../../src/errors.ts';
-import { EventBus } from '../../src/observability/events.ts';
+import { EventBus } from '../../src/observability/event-bus.ts';
 import { callNamed, dialectNamed } from '../../src/wire/dialect.ts';
 import type { MessageTable } from '../../src/wire/grpc/fields.ts';
 import { GrpcDoor } from '../../src/wire/grpc/grpc-door.ts';

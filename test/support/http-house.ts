@@ -2,6 +2,7 @@
 import * as assert from 'uvu/assert';
 import { createHttpApp } from '../../src/http/app.ts';
 import { silentLogger } from '../../src/observability/log.ts';
+import { LogLevels } from '../../src/observability/log-levels.ts';
 import { FakeHttpBackend } from './fake-http-backend.ts';
 import { VirtualClock } from './virtual-clock.ts';
 
@@ -9,7 +10,10 @@ export const VERSION = { version: '1.2.3', commit: 'abc' };
 
 export function house(token: string | null = null) {
   const backend = new FakeHttpBackend();
-  const options = { token, version: VERSION, log: silentLogger, clock: new VirtualClock() };
+  const options = {
+    ...{ token, version: VERSION, log: silentLogger, clock: new VirtualClock() },
+    logLevels: new LogLevels({ root: 'info' }),
+  };
   const app = createHttpApp({ ...options, findBackend: () => backend });
   const early = createHttpApp({ ...options, findBackend: () => null });
   return { backend, app, early };

@@ -4,7 +4,7 @@ import type { ChunkHashes } from '../../src/core/chunk-hasher.ts';
 import { Core } from '../../src/core/core.ts';
 import type { ObjectKeys } from '../../src/core/object-table.ts';
 import type { EvictionPolicy } from '../../src/core/policy.ts';
-import { EventBus } from '../../src/observability/events.ts';
+import { EventBus } from '../../src/observability/event-bus.ts';
 import { type GroupRule, L1Manager, type ObjectShape } from '../../src/storage/l1-manager.ts';
 import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
 import type { L2Settings } from '../../src/storage/l2/l2-tier.ts';
@@ -41,6 +41,8 @@ export interface L1HouseOptions {
   readonly watermarkRatio?: number;
   readonly evictionRatio?: number;
   readonly l2?: Partial<L2Settings>;
+  /** See `L1Reports`. */
+  readonly sampleThreshold?: number;
 }
 
 function loadCore(sizeBytes: number, evictionPolicy: EvictionPolicy): Core {
@@ -88,7 +90,15 @@ export function buildL1House(options: L1HouseOptions) {
     prepareAhead: (highWaterBytes) => prepared.push(highWaterBytes),
   };
   const { table, namespaces } = core;
-  const l1 = new L1Manager({ ...ground, table, namespaces, memory: memory as L1Memory });
+  const { hashSizeBytes } = core.hasher;
+  const l1 = new L1Manager({
+    ...ground,
+    table,
+    namespaces,
+    memory: memory as L1Memory,
+    hashSizeBytes,
+    sampleThreshold: options.sampleThreshold ?? 0,
+  });
   const storage = new StorageManager({
     ...ground,
     l1,

@@ -37,7 +37,7 @@ export interface LookupHouseOptions {
 export function setUp(kind: LookupHouseOptions = {}) {
   const house = buildL1House({ sizeBytes: 256 * ALIGN_BYTES });
   const { core, storage, clock, bus, log } = house;
-  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: 600_000 });
+  const sessions = new SessionTable({ storage, clock, idleTtlMs: 600_000 });
   const instances: Pick<InstanceRegistry, 'findLayout'> = {
     findLayout: (modelName) =>
       modelName === 'm'

@@ -40,7 +40,7 @@ export class ServerDrivenHouse {
     this.l1House = buildL1House({ sizeBytes, watermarkRatio: 1 });
     const { clock, bus, log, core, storage } = this.l1House;
     this.device = new MemoryDevice(sizeBytes);
-    this.sessions = new SessionTable({ storage, clock, bus, idleTtlMs: 3_600_000 });
+    this.sessions = new SessionTable({ storage, clock, idleTtlMs: 3_600_000 });
     this.instances = new InstanceRegistry({
       clock,
       bus,

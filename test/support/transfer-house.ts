@@ -17,7 +17,7 @@ import type { RequestContext } from '../../src/engine/client-traits.ts';
 import type { Attempt, Handler } from '../../src/engine/handlers.ts';
 import { InstanceRegistry } from '../../src/engine/instances.ts';
 import { LMCacheDrivenTransferModule } from '../../src/engine/transfer/lmcache-driven.ts';
-import { EventBus } from '../../src/observability/events.ts';
+import { EventBus } from '../../src/observability/event-bus.ts';
 import { LIVE_ATTEMPT } from './attempts.ts';
 import { OLD_CLIENT } from './client-traits.ts';
 import { MemoryDevice } from './memory-device.ts';

@@ -6,7 +6,7 @@ import type { OperationName, RequestOf } from '../../src/engine/api.ts';
 import type { RequestContext } from '../../src/engine/client-traits.ts';
 import type { RequestSink } from '../../src/engine/handlers.ts';
 import { KvdError } from '../../src/errors.ts';
-import { EventBus } from '../../src/observability/events.ts';
+import { EventBus } from '../../src/observability/event-bus.ts';
 import type { DialectChoice, DialectName } from '../../src/wire/dialect.ts';
 import { Router } from '../../src/wire/router.ts';
 import type { WireLimits } from '../../src/wire/wire-limits.ts';

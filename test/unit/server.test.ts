@@ -1,6 +1,6 @@
 /** What the composition root undoes, whatever fails on the way */
 import * as assert from 'uvu/assert';
-import { Closers } from '../../src/server.ts';
+import { Closers } from '../../src/house/closers.ts';
 import { RecordingLogger } from '../support/recording-logger.ts';
 import { rejects } from '../support/rejects.ts';
 import { suite } from '../support/suite.ts';

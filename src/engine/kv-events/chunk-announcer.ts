@@ -15,7 +15,7 @@
  */
 import type { ChunkHasher, ChunkHashes } from '../../core/chunk-hasher.ts';
 import { RESULT } from '../../core/result.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { StorageManager } from '../../storage/storage-manager.ts';
 import { NO_WINDOW } from '../../storage/window-fold.ts';
 import type { CacheKey } from '../api.ts';

@@ -17,12 +17,8 @@
  * tenants are two chunks, and the end of one is not the end of the other (field lessons 3.1).
  */
 import { createHash } from 'node:crypto';
-import type {
-  ChunkScope,
-  EventBus,
-  RemovedChunks,
-  StoredChunks,
-} from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
+import type { ChunkScope, RemovedChunks, StoredChunks } from '../../observability/events.ts';
 import type { KvEventRecord } from '../api.ts';
 
 /** Half of that is what the default size takes with chunks of 256 tokens. */

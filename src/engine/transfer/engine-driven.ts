@@ -17,12 +17,15 @@
  *
  * Failures: PREPARE_STORE answers no slots and a COMMIT false, which all workers can bear. A failed
  * read may be answered late, see held-replies.ts.
+ *
+ * (Longer than other files: both ends of both directions, which share their invariants.)
  */
 import type { Clock } from '../../clock.ts';
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
+import type { ObjectKeys } from '../../core/object-table.ts';
 import type { Device } from '../../device/device.ts';
 import { KvdError, toKvdError } from '../../errors.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import { formatBytes } from '../../units.ts';
 import type { InlinePayload, InstanceId, OperationName, ReplyOf, RequestOf } from '../api.ts';
@@ -37,8 +40,8 @@ import type { InlineWriter } from './inline-writer.ts';
 import { OverdueStores } from './overdue-stores.ts';
 import type { NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
-import { compactSlots, describeSlots, NO_SLOTS } from './slot-lists.ts';
-import { reportTransfer } from './transfer-report.ts';
+import { compactSlots, describeSlots, NO_SLOTS, slotsByChunk } from './slot-lists.ts';
+import { chunkRuns, HOST, reported, TransferReport } from './transfer-report.ts';
 import { chunkTensorOf } from './worker-layout.ts';
 import {
   type AcquiredRead,
@@ -216,6 +219,7 @@ export class EngineDrivenTransferModule implements EngineModule {
   ): ReplyOf<'PREPARE_STORE'> {
     const { clock, storage, announcer } = this.#options;
     const { hashes, startMs } = of;
+    const { key, instanceId } = request;
     const transfer = this.#requests.check(request, hashes);
     const { instance, keys } = transfer;
     if (keys.chunkCount === 0) return NOTHING_TO_STORE;
@@ -224,7 +228,10 @@ export class EngineDrivenTransferModule implements EngineModule {
     const preparedMs = clock.nowMs();
     const list = compactSlots(storage.reserveStore(keys, instance.object));
     if (list.slots.length > 0) {
-      this.#slots.addWrite(openTransfer(request, context, { transfer, list, startMs }), preparedMs);
+      const subject = { kind: 'store', key, instanceId, device: HOST } as const;
+      const report = new TransferReport(this.#options, subject, startMs);
+      report.start();
+      this.#slots.addWrite(openTransfer(request, context, { transfer, list, report }), preparedMs);
     } else {
       // All of it is stored or being stored by others, so no COMMIT will come.
       announcer?.announce({ key: request.key, ...keys });
@@ -253,24 +260,40 @@ export class EngineDrivenTransferModule implements EngineModule {
     const storedCount = storage.finishStore(write.slots);
     announcer?.announce({ key, ...keys });
     this.#storeCount += 1;
-    reportTransfer(this.#options, 'mp.store.end', write);
+    write.report.end({
+      objectCount: storedCount,
+      sizeBytes: write.sizeBytes,
+      ranges: chunkRuns(hashes, keys.firstChunk, slotsByChunk(write, keys.chunkCount)),
+    });
     return storedCount === write.slots.length;
   }
 
   /** The worker sends the bytes of all chunks; those that nobody has are stored. */
-  async #commitData(
+  #commitData(
     request: KeyedRequest,
     data: Exclude<InlinePayload, { kind: 'none' }>,
   ): Promise<boolean> {
     const { key, instanceId } = request;
-    const { clock, storage, announcer } = this.#options;
-    const startMs = clock.preciseMs();
+    const subject = { kind: 'store', key, instanceId, device: HOST } as const;
+    const report = new TransferReport(this.#options, subject);
+    return reported(report, () => this.#storeData(request, data, report));
+  }
+
+  async #storeData(
+    request: KeyedRequest,
+    data: Exclude<InlinePayload, { kind: 'none' }>,
+    report: TransferReport,
+  ): Promise<boolean> {
+    const { key, instanceId } = request;
+    const { storage, announcer } = this.#options;
     const hashes = await this.#requests.hash(request);
     const { instance, keys, identity } = this.#requests.check(request, hashes);
+    report.start();
     this.#transports.learn(instanceId, 'inline');
     // Nobody fills the slots that a PREPARE_STORE has reserved for this data: begin anew.
     for (const write of this.#slots.takeWritesOfKey(instanceId, identity)) {
       storage.discardStore(write.slots);
+      write.report.end();
     }
     if (data.kind === 'malformed') {
       throw new KvdError('ERR_WIRE_PAYLOAD', `data of COMMIT_STORE: ${data.reason}`);
@@ -287,11 +310,10 @@ export class EngineDrivenTransferModule implements EngineModule {
     const storedCount = await this.#inline.store(chunkTensorOf(instance), list, data.tensors);
     announcer?.announce({ key, ...keys });
     this.#storeCount += 1;
-    reportTransfer(this.#options, 'mp.store.end', {
-      requestId: key.requestId,
-      tokenCount: key.endToken - key.startToken,
+    report.end({
+      objectCount: storedCount,
       sizeBytes: storedCount * object.objectSizeBytes,
-      startMs,
+      ranges: chunkRuns(hashes, keys.firstChunk, slotsByChunk(list, keys.chunkCount)),
     });
     return storedCount === list.slots.length;
   }
@@ -328,7 +350,7 @@ export class EngineDrivenTransferModule implements EngineModule {
   }
 
   #giveRead(
-    { instance, read, attempt }: AcquiredRead,
+    { instance, read, keys, attempt }: AcquiredRead,
     data: Uint8Array,
   ): ReplyOf<'PREPARE_RETRIEVE'> {
     const { instanceId, offsets } = read;
@@ -343,15 +365,16 @@ export class EngineDrivenTransferModule implements EngineModule {
         return { success: true, data, context: { slots: describeSlots(instance, offsets) } };
       }
       this.#retrieveCount += 1;
-      reportTransfer(this.#options, 'mp.retrieve.end', read);
+      endRead(read, keys);
       return { success: true, data, context: {} };
     } finally {
       if (!isOpen) this.#releaseRead(read);
     }
   }
 
-  #releaseRead({ requestId, connectionId, slots }: NewTransfer): void {
+  #releaseRead({ requestId, connectionId, slots, report }: NewTransfer): void {
     const { storage, sessions } = this.#options;
+    report.fail('ERR_TIMEOUT');
     storage.releaseRead(slots);
     sessions.consumeHolds(requestId, connectionId, slots);
   }
@@ -374,7 +397,7 @@ export class EngineDrivenTransferModule implements EngineModule {
   #endRead(request: KeyedRequest, context: RequestContext, hashes: ChunkHashes): boolean {
     const { sessions } = this.#options;
     const { key, instanceId } = request;
-    const { identity } = this.#requests.check(request, hashes);
+    const { identity, keys } = this.#requests.check(request, hashes);
     const ended = this.#slots.endRead(instanceId, identity, key.requestId);
     if (ended === 'lost') {
       const error = new KvdError('ERR_TIMEOUT', 'the slots were taken back before this COMMIT');
@@ -383,7 +406,7 @@ export class EngineDrivenTransferModule implements EngineModule {
     if (typeof ended === 'object') {
       sessions.consumeHolds(key.requestId, context.connectionId, ended.slots);
       this.#retrieveCount += 1;
-      reportTransfer(this.#options, 'mp.retrieve.end', ended);
+      endRead(ended, keys);
     }
     return true;
   }
@@ -395,4 +418,8 @@ export class EngineDrivenTransferModule implements EngineModule {
     const identity = await this.#requests.identify(request);
     this.#slots.releaseLate(kind, instanceId, identity, key.requestId);
   }
+}
+
+function endRead({ report, slots, sizeBytes }: NewTransfer, keys: ObjectKeys): void {
+  report.end({ objectCount: slots.length, sizeBytes, ranges: [keys] });
 }

@@ -20,12 +20,14 @@
  *    garbage. In strict mode it gets no reply, and its next PING is answered with false: it then
  *    reports the blocks as load errors, recomputes, and registers again. A RETRIEVE of a worker
  *    whose id cannot be read gets no reply either: waiting is better than wrong output.
+ *
+ * (Longer than other files: both directions, and all that a client can be told about them.)
  */
 import type { Clock } from '../../clock.ts';
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { Device } from '../../device/device.ts';
 import { KvdError, RefusedTransferError, toKvdError, WithheldReplyError } from '../../errors.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { CacheKey, InstanceId, RetrieveRequest, StoreRequest, TransferReply } from '../api.ts';
 import type { RequestContext } from '../client-traits.ts';
@@ -37,6 +39,7 @@ import { blockAxesOf, formatNamesOf } from './kv-layout.ts';
 import {
   acquireCopies,
   countCopiedBytes,
+  countCopiedObjects,
   finishCopies,
   type ObjectCopy,
   reserveCopies,
@@ -46,7 +49,7 @@ import {
 import type { TransferHasher, TransferSessions, TransferStorage } from './ports.ts';
 import { Registrar } from './registrar.ts';
 import { checkTransferKey, giveUpRead, objectScopeOf } from './transfer-key.ts';
-import { reportTransfer } from './transfer-report.ts';
+import { chunkRuns, reported, TransferReport } from './transfer-report.ts';
 
 export interface LMCacheDrivenTransferOptions {
   readonly device: Device;
@@ -67,6 +70,7 @@ export interface LMCacheDrivenTransferOptions {
 }
 
 const EMPTY_EVENT = new Uint8Array(0);
+const EMPTY_SLOTS = new Uint32Array(0);
 
 export class LMCacheDrivenTransferModule implements EngineModule {
   readonly name = 'lmcache-driven-transfer';
@@ -170,7 +174,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     attempt: Attempt,
   ): Promise<TransferReply> {
     try {
-      return await this.#gather(request, context, attempt);
+      const report = this.#report('store', request);
+      return await reported(report, () => this.#gather(request, context, attempt, report));
     } catch (error) {
       throw this.#refuse(request.instanceId, context, toKvdError(error));
     }
@@ -182,7 +187,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     attempt: Attempt,
   ): Promise<TransferReply> {
     try {
-      return await this.#scatter(request, context, attempt);
+      const report = this.#report('retrieve', request);
+      return await reported(report, () => this.#scatter(request, context, attempt, report));
     } catch (error) {
       throw this.refuseRetrieve(request.instanceId, context, toKvdError(error));
     }
@@ -192,14 +198,19 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     request: StoreRequest,
     { client }: RequestContext,
     attempt: Attempt,
+    report: TransferReport,
   ): Promise<TransferReply> {
-    const { clock, storage, sessions, announcer, nullBlockId } = this.#options;
-    const startMs = clock.preciseMs();
+    const { storage, sessions, announcer, nullBlockId } = this.#options;
     const hashes = await this.#hash(request);
     const transfer = this.#check(request, attempt, hashes);
     const { instance, range } = transfer;
     sessions.recordTransfer(request.key.requestId, hashes);
-    if (range.chunkCount === 0) return { event: instance.handle.completionEvent(), ok: true };
+    report.start();
+    if (range.chunkCount === 0) {
+      const event = instance.handle.completionEvent();
+      report.end();
+      return { event, ok: true };
+    }
     instance.handle.waitForEvent(request.event);
     const nullBlocks = client.sendsNullBlocks ? { id: nullBlockId, lists: request.blockIds } : null;
     const copies = reserveCopies(storage, transfer, nullBlocks);
@@ -217,8 +228,15 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     this.#finish(request.key, copies);
     announcer?.announce({ key: request.key, hashes, ...range });
     this.#storeCount += 1;
-    reportTransfer(this.#options, 'mp.store.end', { ...describe(request), sizeBytes, startMs });
+    const objectCount = countCopiedObjects(copies);
+    const ranges = chunkRuns(hashes, range.firstChunk, copies[0]?.slots ?? EMPTY_SLOTS);
+    report.end({ objectCount, sizeBytes, ranges });
     return { event, ok: true };
+  }
+
+  #report(kind: 'store' | 'retrieve', { key, instanceId }: StoreRequest): TransferReport {
+    const { device } = this.#options;
+    return new TransferReport(this.#options, { kind, key, instanceId, device: device.kind });
   }
 
   /** A cache may forget anything, so a STORE that was overtaken is no failure; it is counted. */
@@ -234,10 +252,11 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     request: RetrieveRequest,
     context: RequestContext,
     attempt: Attempt,
+    report: TransferReport,
   ): Promise<TransferReply> {
-    const { clock, storage, sessions } = this.#options;
-    const startMs = clock.preciseMs();
-    const { instance, copies } = await this.#openRead(request, context, attempt);
+    const { storage, sessions } = this.#options;
+    const { transfer, copies } = await this.#openRead(request, context, attempt, report);
+    const { instance, hashes, range } = transfer;
     let event: Uint8Array;
     try {
       event = await this.#superviseCopy(instance, attempt, submitCopies(instance.handle, copies));
@@ -249,7 +268,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     }
     this.#retrieveCount += 1;
     const sizeBytes = countCopiedBytes(copies);
-    reportTransfer(this.#options, 'mp.retrieve.end', { ...describe(request), sizeBytes, startMs });
+    const objectCount = range.chunkCount;
+    report.end({ objectCount, sizeBytes, ranges: [{ hashes, ...range }] });
     return { event, ok: true };
   }
 
@@ -258,18 +278,20 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     request: RetrieveRequest,
     context: RequestContext,
     attempt: Attempt,
-  ): Promise<{ instance: KvCacheInstance; copies: ObjectCopy[] }> {
+    report: TransferReport,
+  ): Promise<{ transfer: Transfer; copies: ObjectCopy[] }> {
     const { instances, hasher, storage, sessions } = this.#options;
     const { key, instanceId, skipFirstTokens } = request;
     try {
       const hashes = await this.#hash(request);
       const transfer = this.#check(request, attempt, hashes);
       const { instance, range } = transfer;
+      report.start();
       if (range.chunkCount === 0) throw new EmptyRetrieveError();
       sessions.recordRetrieve(key.requestId, hashes, () => objectScopeOf(key, instances));
       instance.handle.waitForEvent(request.event);
       const copies = acquireCopies(storage, transfer, skipFirstTokens);
-      if (copies) return { instance, copies };
+      if (copies) return { transfer, copies };
       throw new KvdError(
         'ERR_DATA_MISSING',
         `not all of ${range.chunkCount} chunks from chunk ${range.firstChunk} on are in L1`,
@@ -379,10 +401,6 @@ export class LMCacheDrivenTransferModule implements EngineModule {
       return null;
     }
   }
-}
-
-function describe({ key }: StoreRequest) {
-  return { requestId: key.requestId, tokenCount: key.endToken - key.startToken };
 }
 
 /** A RETRIEVE of no chunks: refused as in the reference, but harmless to every client. */

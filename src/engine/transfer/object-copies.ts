@@ -145,10 +145,14 @@ export function submitCopies(
 }
 
 export function countCopiedBytes(copies: readonly ObjectCopy[]): number {
-  return copies.reduce((bytes, { offsets, objectSizeBytes }) => {
-    const objectCount = offsets.reduce((count, offset) => (offset >= 0 ? count + 1 : count), 0);
-    return bytes + objectCount * objectSizeBytes;
-  }, 0);
+  return copies.reduce((sum, copy) => sum + countCopiedObjects([copy]) * copy.objectSizeBytes, 0);
+}
+
+export function countCopiedObjects(copies: readonly ObjectCopy[]): number {
+  return copies.reduce(
+    (sum, { offsets }) => offsets.reduce((n, offset) => (offset >= 0 ? n + 1 : n), sum),
+    0,
+  );
 }
 
 function hasObjects({ offsets }: ObjectCopy): boolean {

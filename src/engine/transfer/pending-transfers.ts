@@ -12,6 +12,7 @@
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
 import type { CacheKey, InstanceId } from '../api.ts';
 import type { TransferRange } from './transfer-key.ts';
+import type { TransferReport } from './transfer-report.ts';
 
 export interface PendingTransfer {
   readonly kind: 'write' | 'read';
@@ -25,9 +26,8 @@ export interface PendingTransfer {
   /** For each slot, the chunk of the key's range that it holds. */
   readonly chunkIndices: readonly number[];
   readonly sizeBytes: number;
-  readonly tokenCount: number;
-  /** Of the request that opened it, on the precise clock. */
-  readonly startMs: number;
+  /** Open until the transfer ends, one way or another. */
+  readonly report: TransferReport;
   deadlineMs: number;
   extensionCount: number;
 }

@@ -29,6 +29,16 @@ export function compactSlots({ slots, offsets }: Places): SlotList {
   };
 }
 
+/** The slots of a list in the places of their chunks, `NO_SLOT` in all others. */
+export function slotsByChunk(
+  { slots, chunkIndices }: Pick<SlotList, 'slots' | 'chunkIndices'>,
+  chunkCount: number,
+): Uint32Array {
+  const placed = new Uint32Array(chunkCount).fill(NO_SLOT);
+  for (const [i, chunk] of chunkIndices.entries()) placed[chunk] = slots[i] as number;
+  return placed;
+}
+
 /** As the worker is told. */
 export function describeSlots(
   instance: EngineDrivenInstance,

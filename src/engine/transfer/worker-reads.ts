@@ -1,7 +1,9 @@
 /** PREPARE_RETRIEVE up to the point where a worker has what it asked for, or is refused. */
 import type { Clock } from '../../clock.ts';
 import type { ChunkHashes } from '../../core/chunk-hasher.ts';
-import { KvdError } from '../../errors.ts';
+import type { ObjectKeys } from '../../core/object-table.ts';
+import { KvdError, toKvdError } from '../../errors.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { InstanceId } from '../api.ts';
 import type { RequestContext } from '../client-traits.ts';
 import type { Attempt } from '../handlers.ts';
@@ -10,11 +12,13 @@ import { onFailure } from '../on-failure.ts';
 import type { NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
 import { giveUpRead, objectScopeOf } from './transfer-key.ts';
+import { HOST, TransferReport } from './transfer-report.ts';
 import { type KeyedRequest, openTransfer, type WorkerRequests } from './worker-requests.ts';
 import type { WorkerSlots } from './worker-slots.ts';
 
 interface Rooms {
   readonly clock: Clock;
+  readonly bus: EventBus;
   readonly instances: InstanceRegistry;
   readonly hasher: TransferHasher;
   readonly storage: Pick<WorkerStorage, 'acquireForRead'>;
@@ -27,6 +31,7 @@ export interface AcquiredRead {
   readonly attempt: Attempt;
   readonly instance: EngineDrivenInstance;
   readonly read: NewTransfer;
+  readonly keys: ObjectKeys;
 }
 
 /** The objects that a worker reads, pinned. A worker that gets none needs no locks, either. */
@@ -36,13 +41,15 @@ export function acquireRead(
   context: RequestContext,
   attempt: Attempt,
 ): AcquiredRead | Promise<AcquiredRead> {
-  const { clock, instances, hasher, storage, sessions, requests, slots } = rooms;
+  const { instances, hasher, storage, sessions, requests, slots } = rooms;
   const { key, instanceId } = request;
-  const startMs = clock.preciseMs();
+  const subject = { kind: 'retrieve', key, instanceId, device: HOST } as const;
+  const report = new TransferReport(rooms, subject);
   const acquire = (hashes: ChunkHashes): AcquiredRead => {
     checkAttempt(attempt);
     const transfer = requests.check(request, hashes);
     const { instance, keys } = transfer;
+    report.start();
     if (keys.chunkCount === 0) throw new EmptyReadError();
     sessions.recordRetrieve(key.requestId, hashes, () => objectScopeOf(key, instances));
     slots.sweep();
@@ -50,8 +57,8 @@ export function acquireRead(
     const places = storage.acquireForRead(keys, instance.object);
     if (places) {
       const list = { ...places, chunkIndices: [...places.slots.keys()] };
-      const read = openTransfer(request, context, { transfer, list, startMs });
-      return { attempt, instance, read };
+      const read = openTransfer(request, context, { transfer, list, report });
+      return { attempt, instance, read, keys };
     }
     throw new KvdError(
       'ERR_DATA_MISSING',
@@ -61,6 +68,7 @@ export function acquireRead(
   return onFailure(
     () => requests.hashThen(request, acquire),
     (error) => {
+      report.fail(toKvdError(error).code);
       giveUpRead(sessions, { key, instanceId, chunkSizeTokens: hasher.chunkSizeTokens }, context);
       throw error;
     },

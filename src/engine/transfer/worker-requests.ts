@@ -15,6 +15,7 @@ import { identityOf, type NewTransfer } from './pending-transfers.ts';
 import type { TransferHasher, TransferSessions, WorkerStorage } from './ports.ts';
 import type { SlotList } from './slot-lists.ts';
 import { checkTransferKey, objectKeysOf } from './transfer-key.ts';
+import type { TransferReport } from './transfer-report.ts';
 
 export type KeyedRequest = RequestOf<'PREPARE_STORE'>;
 
@@ -90,9 +91,13 @@ export class WorkerRequests {
 export function openTransfer(
   { key, instanceId }: KeyedRequest,
   { connectionId }: RequestContext,
-  of: { readonly transfer: WorkerTransfer; readonly list: SlotList; readonly startMs: number },
+  of: {
+    readonly transfer: WorkerTransfer;
+    readonly list: SlotList;
+    readonly report: TransferReport;
+  },
 ): NewTransfer {
-  const { transfer, list, startMs } = of;
+  const { transfer, list, report } = of;
   return {
     ...list,
     instanceId,
@@ -100,7 +105,6 @@ export function openTransfer(
     requestId: key.requestId,
     connectionId,
     sizeBytes: list.slots.length * transfer.instance.object.objectSizeBytes,
-    tokenCount: key.endToken - key.startToken,
-    startMs,
+    report,
   };
 }

@@ -165,11 +165,16 @@ export class WorkerSlots {
       }
       storage.abandonStore(write.slots);
       storage.releaseAbandoned(write.slots);
+      write.report.fail('ERR_UNKNOWN_INSTANCE');
     }
     for (const read of this.#reads.takeInstance(instanceId)) {
       sessions.consumeHolds(read.requestId, read.connectionId, read.slots);
-      if (isDone) storage.releaseRead(read.slots);
-      else this.#abandon(read);
+      if (!isDone) {
+        this.#abandon(read);
+        continue;
+      }
+      storage.releaseRead(read.slots);
+      read.report.fail('ERR_UNKNOWN_INSTANCE');
     }
     if (isDone) this.#quarantine.releaseInstance(instanceId);
   }
@@ -230,6 +235,7 @@ export class WorkerSlots {
   #abandon(transfer: PendingTransfer): void {
     const { clock, storage, writeTtlMs } = this.#options;
     this.#abandonedCount += 1;
+    transfer.report.fail('ERR_TIMEOUT');
     if (transfer.kind === 'write') storage.abandonStore(transfer.slots);
     this.#quarantine.add(transfer, clock.nowMs() + writeTtlMs);
   }

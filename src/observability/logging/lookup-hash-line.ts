@@ -9,8 +9,8 @@
  * one rank and no cache salt. The last two keys are ours: they stand there only where they say more
  * than `1` and ``. A tenant is a digest of the cache salt, which is nobody's business.
  */
-import { createHash } from 'node:crypto';
 import type { EventCatalogue } from '../events.ts';
+import { tenantDigest } from '../redaction.ts';
 
 type Lookup = EventCatalogue['mp.lookup'];
 
@@ -24,8 +24,6 @@ export interface LoggedLookup {
   readonly chunkSizeBytes: number;
   readonly chunkHashes: readonly string[];
 }
-
-const TENANT_DIGITS = 12;
 
 /** JSON text in ASCII, as Python writes it. */
 function toAscii(text: string): string {
@@ -44,13 +42,12 @@ function hashTexts({ bytes, count, hashSizeBytes }: Lookup['hashes']): string[] 
   });
 }
 
-export function formatLookupLine(lookup: Lookup, wallMs: number): string {
+export function formatLookupLine(lookup: Lookup, atSeconds: number): string {
   const { modelName, worldSize, cacheSalt, layouts } = lookup;
   const dtypes = layouts.flatMap((layout) => layout.dtypes.map((name) => `"torch.${name}"`));
   const shapes = layouts.flatMap((layout) => layout.shapes.map((s) => `[${s.join(', ')}]`));
-  const seconds = wallMs / 1000;
   const parts = [
-    `"timestamp": ${Number.isInteger(seconds) ? seconds.toFixed(1) : seconds}`,
+    `"timestamp": ${Number.isInteger(atSeconds) ? atSeconds.toFixed(1) : atSeconds}`,
     `"request_id": ${toAscii(lookup.requestId)}`,
     `"model_name": ${toAscii(modelName)}`,
     `"chunk_size": ${lookup.chunkSizeTokens}`,
@@ -60,10 +57,7 @@ export function formatLookupLine(lookup: Lookup, wallMs: number): string {
     `"chunk_hashes": [${hashTexts(lookup.hashes).join(', ')}]`,
   ];
   if (worldSize > 1) parts.push(`"world_size": ${worldSize}`);
-  if (cacheSalt !== '') {
-    const digest = createHash('sha256').update(cacheSalt).digest('hex');
-    parts.push(`"tenant": "${digest.slice(0, TENANT_DIGITS)}"`);
-  }
+  if (cacheSalt !== '') parts.push(`"tenant": "${tenantDigest(cacheSalt)}"`);
   return `{${parts.join(', ')}}\n`;
 }
 

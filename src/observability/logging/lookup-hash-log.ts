@@ -4,15 +4,19 @@
  *   lookup_hashes_<YYYYMMDD_HHMMSS, UTC>_<nnnnnn>.jsonl
  *
  * A file is opened at the first lookup, and anew when the open one is old or large enough; then the
- * oldest are deleted, those of earlier runs included. Nothing here waits: a lookup must not, either
- * on a slow disk. Up to BACKLOG_BYTES_MAX wait for it, what comes then is lost and counted. When a
- * file cannot be written the log pauses, and the next lookup after that tries a new one.
+ * oldest are deleted, those of earlier runs included. Numbers go on from the highest one that is
+ * there, and a file that exists is never opened: somebody else may be writing it.
+ *
+ * Nothing here waits for a slow disk. Up to BACKLOG_BYTES_MAX wait for it and are written together,
+ * what comes then is lost and counted. When a file cannot be written the log pauses, and the next
+ * lookup after that tries a new one. What the event queue has lost is counted by the bus.
  */
 import fs from 'node:fs';
 import path from 'node:path';
 import type { Clock } from '../../clock.ts';
 import { KvdError } from '../../errors.ts';
-import type { EventBus, EventCatalogue } from '../events.ts';
+import type { Subscriber } from '../event-bus.ts';
+import type { EventCatalogue } from '../events.ts';
 import type { Logger } from '../log.ts';
 import { formatLookupLine } from './lookup-hash-line.ts';
 
@@ -20,6 +24,11 @@ import { formatLookupLine } from './lookup-hash-line.ts';
 const BACKLOG_BYTES_MAX = 16 * 1024 * 1024;
 const PAUSE_MS = 10_000;
 const FILE_NAME = /^lookup_hashes_.*\.jsonl$/;
+const FILE_NUMBER = /_(\d{1,9})\.jsonl$/;
+/** Files of the same second and number that somebody else has made meanwhile. */
+const TAKEN_COUNT_MAX = 100;
+
+type Lookup = EventCatalogue['mp.lookup'];
 
 export interface LookupHashLogOptions {
   readonly folder: string;
@@ -30,7 +39,11 @@ export interface LookupHashLogOptions {
   readonly log: Logger;
 }
 
-export class LookupHashLog {
+export class LookupHashLog implements Subscriber {
+  readonly name = 'LookupHashLoggingSubscriber';
+  readonly subscriptions = {
+    'mp.lookup': (lookup: Lookup, atSeconds: number) => this.#write(lookup, atSeconds),
+  };
   readonly #options: LookupHashLogOptions;
   /** Oldest first. */
   readonly #files: string[];
@@ -46,7 +59,8 @@ export class LookupHashLog {
   private constructor(options: LookupHashLogOptions, files: string[]) {
     this.#options = options;
     this.#files = files;
-    this.#fileNumber = files.length;
+    const numbers = files.map((file) => Number(FILE_NUMBER.exec(file)?.[1] ?? -1));
+    this.#fileNumber = numbers.reduce((highest, number) => Math.max(highest, number), -1) + 1;
   }
 
   /** Makes the folder; the first file comes with the first lookup. */
@@ -73,12 +87,8 @@ export class LookupHashLog {
     return this.#lostCount;
   }
 
-  listen(bus: EventBus): void {
-    bus.subscribe('mp.lookup', (lookup) => this.#write(lookup));
-  }
-
   /** Ends when every line has been handed to the disk. */
-  async close(): Promise<void> {
+  async shutdown(): Promise<void> {
     this.#endFile();
     this.#pausedUntilMs = Number.POSITIVE_INFINITY;
     await Promise.all(this.#endings);
@@ -93,54 +103,65 @@ export class LookupHashLog {
     ending.finally(() => this.#endings.delete(ending));
   }
 
-  #write(lookup: EventCatalogue['mp.lookup']): void {
+  #write(lookup: Lookup, atSeconds: number): void {
     const nowMs = this.#options.clock.nowMs();
-    if (nowMs < this.#pausedUntilMs) {
-      this.#lostCount += 1;
-      return;
-    }
-    const stream = this.#currentFile(nowMs);
+    const stream = nowMs < this.#pausedUntilMs ? null : this.#currentFile(nowMs, atSeconds);
     if (!stream || stream.writableLength > BACKLOG_BYTES_MAX) {
       this.#lostCount += 1;
       return;
     }
-    const line = formatLookupLine(lookup, this.#options.clock.wallMs());
+    const line = formatLookupLine(lookup, atSeconds);
     this.#writtenBytes += line.length;
-    stream.write(line);
+    stream.write(line, (error) => {
+      if (error) this.#lostCount += 1;
+    });
   }
 
-  #currentFile(nowMs: number): fs.WriteStream | null {
+  #currentFile(nowMs: number, atSeconds: number): fs.WriteStream | null {
     const { rotationIntervalMs, rotationSizeBytes } = this.#options;
     const isOld = nowMs - this.#openedMs >= rotationIntervalMs;
     if (this.#stream && !isOld && this.#writtenBytes < rotationSizeBytes) return this.#stream;
     this.#endFile();
-    this.#stream = this.#openFile();
+    this.#stream = this.#openFile(atSeconds);
     this.#openedMs = nowMs;
     this.#writtenBytes = 0;
     this.#deleteOldest();
     return this.#stream;
   }
 
-  #openFile(): fs.WriteStream | null {
-    const { folder, clock } = this.#options;
-    const time = new Date(clock.wallMs()).toISOString().replace(/[-:]|\..*/g, '');
-    const number = String(this.#fileNumber).padStart(6, '0');
-    const file = path.join(folder, `lookup_hashes_${time.replace('T', '_')}_${number}.jsonl`);
+  #openFile(atSeconds: number): fs.WriteStream | null {
     try {
-      // At once, so that a file exists before it can be the oldest of too many.
-      const stream = fs.createWriteStream(file, { fd: fs.openSync(file, 'w') });
+      const { file, fd } = this.#createFile(atSeconds);
+      const stream = fs.createWriteStream(file, { fd });
       stream.on('error', (error) => {
-        this.#lostCount += 1;
         stream.destroy();
         if (this.#stream === stream) this.#stream = null;
         this.#pause(error);
       });
-      this.#fileNumber += 1;
       this.#files.push(file);
       return stream;
     } catch (error) {
       this.#pause(error as Error);
       return null;
+    }
+  }
+
+  /** At once, so that a file exists before it can be the oldest of too many. */
+  #createFile(atSeconds: number): { readonly file: string; readonly fd: number } {
+    const time = new Date(atSeconds * 1000).toISOString().replace(/[-:]|\..*/g, '');
+    for (let takenCount = 0; ; takenCount += 1) {
+      const number = String(this.#fileNumber).padStart(6, '0');
+      const name = `lookup_hashes_${time.replace('T', '_')}_${number}.jsonl`;
+      const file = path.join(this.#options.folder, name);
+      try {
+        const fd = fs.openSync(file, 'wx');
+        this.#fileNumber += 1;
+        return { file, fd };
+      } catch (error) {
+        const isTaken = (error as NodeJS.ErrnoException).code === 'EEXIST';
+        if (!isTaken || takenCount === TAKEN_COUNT_MAX) throw error;
+        this.#fileNumber += 1;
+      }
     }
   }
 

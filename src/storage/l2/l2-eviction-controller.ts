@@ -22,7 +22,7 @@ import type { Clock, Timer } from '../../clock.ts';
 import { EvictionOrder } from '../../core/policy.ts';
 import type { EvictionSettings } from '../../l2/adapter-spec.ts';
 import type { ObjectKey } from '../../l2/object-key.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import { EvictionBounds, type Part, type TenantQuotas } from './eviction-bounds.ts';
 import { type Family, FamilyIndex, keysOf } from './family-index.ts';
@@ -362,8 +362,10 @@ export class L2EvictionController {
       const { cacheSalt } = family.scope.tenant;
       countBySalt.set(cacheSalt, (countBySalt.get(cacheSalt) ?? 0) + keys.length);
     }
-    const { id: adapterId, typeName } = store;
-    bus.publish('l2.keys.evicted', { adapterId, typeName, countBySalt });
+    const { id: adapterIndex, typeName: l2Name } = store;
+    const keyCount = [...countBySalt.values()].reduce((sum, count) => sum + count, 0);
+    if (keyCount === 0) return;
+    bus.publish('l2.keys.evicted', { adapterIndex, l2Name, keyCount, countBySalt });
   }
 }
 

@@ -4,7 +4,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { EvictionSettings } from '../../l2/adapter-spec.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { TenantQuotas } from './eviction-bounds.ts';
 import { L2EvictionController } from './l2-eviction-controller.ts';

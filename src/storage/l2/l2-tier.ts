@@ -9,7 +9,7 @@
  */
 import type { Clock } from '../../clock.ts';
 import type { NamespaceTable } from '../../core/namespaces.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { L1Exchange } from '../l1-exchange.ts';
 import type { ObjectShape } from '../l1-manager.ts';

@@ -15,10 +15,11 @@ import { KvdError } from '../../errors.ts';
 import type { L2Object, LoadResult } from '../../l2/backend.ts';
 import type { ObjectKey } from '../../l2/object-key.ts';
 import type { L2Task } from '../../l2/task.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { L1Exchange } from '../l1-exchange.ts';
 import type { AttachedAdapter } from './adapter-table.ts';
+import { reportFailure, reportTimeout } from './prefetch-room.ts';
 
 /** Of one object. */
 export interface LoadCell {
@@ -33,6 +34,8 @@ export interface LoadCell {
 }
 
 export interface LoadWaiter {
+  /** Of its events. */
+  readonly requestId: number;
   readonly holdCount: number;
   /** Slots of the cells it waited for, held on its behalf; `NO_SLOT` for those that failed. */
   take(cells: readonly number[], slots: Uint32Array): void;
@@ -52,10 +55,15 @@ interface Part {
 }
 
 class Load {
+  readonly taskId: number;
+  /** Of whoever began it; others have joined. */
+  readonly requestId: number;
   readonly cells: readonly LoadCell[];
   readonly parts = new Map<LoadWaiter, Part>();
 
-  constructor(cells: readonly LoadCell[]) {
+  constructor(taskId: number, requestId: number, cells: readonly LoadCell[]) {
+    this.taskId = taskId;
+    this.requestId = requestId;
     this.cells = cells;
   }
 }
@@ -65,6 +73,7 @@ export class Loads {
   readonly #byName = new Map<string, { readonly load: Load; readonly place: number }>();
   /** Per adapter id: calls that have not ended, and their bytes. */
   readonly inFlight = new Map<number, { count: number; bytes: number }>();
+  #latestTaskId = 0;
 
   constructor(options: LoadsOptions) {
     this.#options = options;
@@ -93,7 +102,8 @@ export class Loads {
     owner: { readonly waiter: LoadWaiter; readonly cells: readonly number[] },
   ): void {
     const { exchange, clock, loadTimeoutMs } = this.#options;
-    const load = new Load(objects);
+    this.#latestTaskId += 1;
+    const load = new Load(this.#latestTaskId, owner.waiter.requestId, objects);
     for (const [place, { name }] of objects.entries()) {
       this.#byName.set(name, { load, place });
       addPart(load, owner.waiter, owner.cells[place] as number, place);
@@ -103,6 +113,11 @@ export class Loads {
     });
     const bytes = objects.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
     this.#count(adapter, 1, bytes);
+    this.#options.bus.publish('l2.load_task.submitted', {
+      ...eventOf(adapter, load),
+      keyCount: objects.length,
+      totalBytes: bytes,
+    });
     adapter.beginUse();
     const task = loadFrom(adapter, buffers, loadTimeoutMs);
     let isSettled = false;
@@ -137,23 +152,14 @@ export class Loads {
     exchange.abandon(slotsOf(cellsAt(failed)));
     const slots = new Uint32Array(cells.length).fill(NO_SLOT);
     for (const [i, place] of loaded.entries()) slots[place] = resident[i] as number;
-    const bytes = cellsAt(loaded).reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
     const taken = [...load.parts].map(([waiter, part]) => {
       const own = Uint32Array.from(part.places, (place) => slots[place] as number);
       exchange.hold(heldOf(own), Math.max(1, waiter.holdCount));
       return { waiter, cells: part.cells, own };
     });
-    const { id: adapterIndex, typeName: l2Name } = adapter.store;
     const counts = { loadedCount: loaded.length, failedCount: failed.length };
-    bus.publish('l2.load_task.completed', { adapterIndex, l2Name, bytes, ...counts });
-    const lateCount = failed.filter((place) => isLate(results[place])).length;
-    if (lateCount > 0) {
-      bus.publish('l2.prefetch.failed', { reason: 'load_timeout', keyCount: lateCount });
-    }
-    if (failed.length > lateCount) {
-      const keyCount = failed.length - lateCount;
-      bus.publish('l2.prefetch.failed', { reason: 'not_found', keyCount });
-    }
+    bus.publish('l2.load_task.completed', { ...eventOf(adapter, load), ...counts });
+    this.#reportFailures(load, failed, results);
     for (const { waiter, cells: wanted, own } of taken) {
       try {
         waiter.take(wanted, own);
@@ -161,6 +167,25 @@ export class Loads {
         // Those who listen to a lookup; the others and the buffers must not suffer from it.
         log.limited('error', 'l2-prefetch', `the end of a prefetch: ${String(error)}`);
       }
+    }
+  }
+
+  #reportFailures(
+    { cells }: Load,
+    failed: readonly number[],
+    results: readonly LoadResult[],
+  ): void {
+    const countOf = new Map<FailureReason, number>();
+    for (const place of failed) {
+      const reason = reasonOf(results[place]);
+      countOf.set(reason, (countOf.get(reason) ?? 0) + 1);
+    }
+    // What is loaded together was looked up together, and is of one model.
+    const modelName = cells[0]?.key.modelName ?? '';
+    for (const [reason, keyCount] of countOf) {
+      reportFailure(this.#options, reason, { modelName, keyCount });
+      if (reason !== 'load_timeout') continue;
+      reportTimeout(this.#options, 'L2LoadTimeout', `a load of ${keyCount} objects from L2`);
     }
   }
 
@@ -196,8 +221,16 @@ function addPart(load: Load, waiter: LoadWaiter, cell: number, place: number): b
   return !known;
 }
 
-function isLate(result: LoadResult | undefined): boolean {
-  return result instanceof KvdError && result.code === 'ERR_L2_TIMEOUT';
+type FailureReason = 'load_timeout' | 'serde_failure' | 'not_found';
+
+function reasonOf(result: LoadResult | undefined): FailureReason {
+  if (!(result instanceof KvdError)) return 'not_found';
+  if (result.code === 'ERR_L2_TIMEOUT') return 'load_timeout';
+  return result.code === 'ERR_L2_CORRUPT' ? 'serde_failure' : 'not_found';
+}
+
+function eventOf({ store }: AttachedAdapter, { requestId, taskId }: Load) {
+  return { requestId, taskId, adapterIndex: store.id, l2Name: store.typeName };
 }
 
 function slotsOf(cells: readonly LoadCell[]): Uint32Array {

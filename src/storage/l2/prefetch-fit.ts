@@ -87,7 +87,7 @@ export class FittingPlanner {
       const freeBytes = this.#options.makeRoom(this.#bytesOf(plan));
       const again = this.#reservePlan(plan);
       if (again) return { plan, slotOf: again };
-      if (round === 0) reportFailure(this.#options, 'l1_oom', this.#countLoads(plan));
+      if (round === 0) this.#reportNoRoom(plan);
       plan = this.#shorten(input, plan, freeBytes / 2 ** round);
     }
     return {
@@ -124,6 +124,11 @@ export class FittingPlanner {
     return this.#options.missing.filter(
       (cell) => cell.index % width === column && this.#isLoaded(plan, cell),
     );
+  }
+
+  #reportNoRoom(plan: PrefetchPlan): void {
+    const modelName = this.#options.columns[0]?.namespace.modelName ?? '';
+    reportFailure(this.#options, 'l1_oom', { modelName, keyCount: this.#countLoads(plan) });
   }
 
   #bytesOf(plan: PrefetchPlan): number {

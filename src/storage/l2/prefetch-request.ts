@@ -16,6 +16,7 @@
 import type { Timer } from '../../clock.ts';
 import type { Namespace } from '../../core/namespaces.ts';
 import { NO_SLOT } from '../../core/object-table.ts';
+import type { CountBySalt } from '../../observability/events.ts';
 import type { GroupRule } from '../l1-manager.ts';
 import type { SlowRequest } from '../prefetch-controller.ts';
 import { countServableChunks, firstNeededChunk } from '../window-fold.ts';
@@ -29,7 +30,7 @@ import {
 } from './prefetch-fit.ts';
 import { PrefetchLookup } from './prefetch-lookup.ts';
 import type { PrefetchPlan } from './prefetch-plan.ts';
-import { type PrefetchRoom, reportFailure } from './prefetch-room.ts';
+import { type PrefetchRoom, reportFailure, reportTimeout } from './prefetch-room.ts';
 
 /** One call of an adapter: others who join a load wait for all of it. */
 const LOAD_OBJECT_COUNT_MAX = 256;
@@ -38,6 +39,9 @@ const LOAD_BYTES_MAX = 256 * 1024 * 1024;
 type Phase = 'queued' | 'asking' | 'loading' | 'done';
 
 export class PrefetchRequest implements LoadWaiter {
+  static #latestId = 0;
+  /** Of its events. */
+  readonly requestId: number;
   readonly #room: PrefetchRoom;
   readonly #request: SlowRequest;
   readonly #onDone: () => void;
@@ -51,11 +55,15 @@ export class PrefetchRequest implements LoadWaiter {
   #phase: Phase = 'queued';
   #timer: Timer | null = null;
   #openLoadCount = 0;
+  /** Objects that adapters load for it, and how many of them have come. */
+  readonly #loadingCells = new Set<number>();
 
   /** Takes its holds in place of those of the resident prefix, in one turn. */
   constructor(room: PrefetchRoom, request: SlowRequest, onDone: () => void) {
     const { keys, rules, held } = request;
     const { exchange, clock, lookupTimeoutMs } = room;
+    PrefetchRequest.#latestId += 1;
+    this.requestId = PrefetchRequest.#latestId;
     this.#room = room;
     this.#request = request;
     this.#onDone = onDone;
@@ -87,6 +95,7 @@ export class PrefetchRequest implements LoadWaiter {
     this.#missing = this.#findMissing();
     const wanted = this.#missing.map((cell) => cell.wanted);
     this.#lookups = this.#room.adapters.active.map((adapter) => new PrefetchLookup(adapter));
+    this.#report('l2.prefetch.lookup.submitted', this.#missing.length, this.#lookups.length);
     const asked = this.#lookups.map((lookup) => lookup.run(wanted, this.#room.lookupTimeoutMs));
     void Promise.all(asked).then(() => this.#endLookup(null));
   }
@@ -94,7 +103,7 @@ export class PrefetchRequest implements LoadWaiter {
   /** Done with what L1 has. */
   giveUp(reason: 'overload' | 'lookup_timeout'): void {
     if (this.#phase !== 'queued') return;
-    reportFailure(this.#room, reason, this.#slots.length);
+    this.#reportFailure(reason, this.#slots.length);
     this.#finish();
   }
 
@@ -129,7 +138,7 @@ export class PrefetchRequest implements LoadWaiter {
     this.#timer?.cancel();
     if (reason) {
       const lateCount = this.#lookups.filter(({ found }) => !found).length;
-      if (lateCount > 0) reportFailure(this.#room, reason, this.#missing.length);
+      if (lateCount > 0) this.#reportFailure(reason, this.#missing.length);
     }
     /** Cells of which a load has taken the adapter's lock over. */
     const taken = new Map<number, PrefetchLookup>();
@@ -165,15 +174,56 @@ export class PrefetchRequest implements LoadWaiter {
     const fitting = planner.plan(input, this.#request.keys.chunkCount);
     const chunkCount = fitting.plan.chunkCount;
     task.noteLookupHits(chunkCount);
-    this.#room.bus.publish('l2.prefetch.lookup.completed', {
-      keyCount: this.#missing.length,
-      adapterCount: this.#lookups.length,
-      hitChunkCount: chunkCount,
-    });
+    const hits = { requestId: this.requestId, prefixHitCount: chunkCount };
+    this.#room.bus.publish('l2.prefetch.lookup.completed', hits);
     this.#joinRunning(fitting.plan);
+    let adapterCount = 0;
     for (const [i, lookup] of usable.entries()) {
+      const countBefore = this.#loadingCells.size;
       this.#startLoads(lookup, i + 1, fitting, taken);
+      if (this.#loadingCells.size > countBefore) adapterCount += 1;
     }
+    if (adapterCount === 0) return;
+    this.#report('l2.prefetch.load.submitted', this.#loadingCells.size, adapterCount);
+  }
+
+  get #modelName(): string {
+    return this.#columns[0]?.namespace.modelName ?? '';
+  }
+
+  /** All columns are of one tenant. */
+  #countBySalt(keyCount: number): CountBySalt {
+    const cacheSalt = this.#columns[0]?.namespace.cacheSalt ?? '';
+    return new Map(keyCount > 0 ? [[cacheSalt, keyCount]] : []);
+  }
+
+  #report(
+    event: 'l2.prefetch.lookup.submitted' | 'l2.prefetch.load.submitted',
+    keyCount: number,
+    adapterCount: number,
+  ): void {
+    const { requestId } = this;
+    const countBySalt = this.#countBySalt(keyCount);
+    this.#room.bus.publish(event, { requestId, keyCount, adapterCount, countBySalt });
+  }
+
+  #reportFailure(reason: 'overload' | 'lookup_timeout', keyCount: number): void {
+    reportFailure(this.#room, reason, { modelName: this.#modelName, keyCount });
+    if (reason !== 'lookup_timeout') return;
+    reportTimeout(this.#room, 'L2LookupTimeout', `a lookup of ${keyCount} objects in L2`);
+  }
+
+  #reportLoaded(): void {
+    const keyCount = this.#loadingCells.size;
+    if (keyCount === 0) return;
+    const cells = [...this.#loadingCells];
+    const loadedCount = cells.filter((cell) => this.#slots[cell] !== NO_SLOT).length;
+    this.#room.bus.publish('l2.prefetch.load.completed', {
+      requestId: this.requestId,
+      loadedCount,
+      failedCount: keyCount - loadedCount,
+      countBySalt: this.#countBySalt(loadedCount),
+    });
   }
 
   /** Engines may have stored some of it while the adapters were asked. */
@@ -248,6 +298,7 @@ export class PrefetchRequest implements LoadWaiter {
       const key = lookup.names[i] as LoadCell['key'];
       objects.push({ name, slot, sizeBytes, layoutTag, layoutText, key });
       cells.push(index);
+      this.#loadingCells.add(index);
       bytes += sizeBytes;
       taken.set(index, lookup);
     }
@@ -258,6 +309,7 @@ export class PrefetchRequest implements LoadWaiter {
     if (this.#phase === 'done') return;
     this.#phase = 'done';
     this.#timer?.cancel();
+    this.#reportLoaded();
     const { exchange } = this.#room;
     const { holdCount, task } = this.#request;
     const width = this.#columns.length;

@@ -1,7 +1,8 @@
 /** What all prefetches have in common. */
 import type { Clock } from '../../clock.ts';
 import type { NamespaceTable } from '../../core/namespaces.ts';
-import type { EventBus, EventCatalogue } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
+import type { EventCatalogue } from '../../observability/events.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { L1Exchange } from '../l1-exchange.ts';
 import type { AdapterTable } from './adapter-table.ts';
@@ -28,8 +29,19 @@ export interface PrefetchRoom {
 export function reportFailure(
   { bus }: Pick<PrefetchRoom, 'bus'>,
   reason: EventCatalogue['l2.prefetch.failed']['reason'],
-  keyCount: number,
+  of: { readonly modelName: string; readonly keyCount: number },
 ): void {
-  bus.publish('l2.prefetch.failed', { reason, keyCount });
-  if (reason === 'l1_oom') bus.publish('l1.allocation.failed', { during: 'l2_prefetch', keyCount });
+  const countByModel = new Map([[of.modelName, of.keyCount]]);
+  bus.publish('l2.prefetch.failed', { reason, countByModel });
+  if (reason !== 'l1_oom') return;
+  bus.publish('l1.allocation.failed', { during: 'l2_prefetch', countByModel });
+}
+
+/** Late answers of L2 adapters; few kinds. */
+export function reportTimeout(
+  { bus }: Pick<PrefetchRoom, 'bus'>,
+  exceptionType: 'L2LookupTimeout' | 'L2LoadTimeout',
+  message: string,
+): void {
+  bus.publish('timeout.raised', { sessionId: '', exceptionType, message });
 }

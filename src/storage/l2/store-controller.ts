@@ -13,7 +13,7 @@
  */
 import type { Clock, Timer } from '../../clock.ts';
 import { NO_SLOT } from '../../core/object-table.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { L1Exchange, ResidentObject } from '../l1-exchange.ts';
 import { type AdapterTable, type AttachedAdapter, withinTime } from './adapter-table.ts';

@@ -13,12 +13,13 @@
 import type { Clock, Timer } from '../../clock.ts';
 import { KvdError } from '../../errors.ts';
 import type { StoreResult } from '../../l2/backend.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import type { L1Exchange, ResidentObject } from '../l1-exchange.ts';
 import type { AttachedAdapter } from './adapter-table.ts';
 import { nameObject } from './layout-names.ts';
 import { objectKeyOf } from './object-names.ts';
+import { StoreReports } from './store-reports.ts';
 
 /** Of one slice of the event loop, about 0.2 ms; and of one call of the adapter. */
 const SLICE_OBJECT_COUNT = 64;
@@ -70,6 +71,7 @@ export class StoreLane {
   readonly adapter: AttachedAdapter;
   readonly counts = { stored: 0, storedBytes: 0, failed: 0, dropped: 0, gone: 0, retried: 0 };
   readonly #options: StoreLaneOptions;
+  readonly #reports: StoreReports;
   /** Entries from `#head` on wait; the places before are empty. */
   #queue: StoreEntry[] = [];
   #head = 0;
@@ -87,6 +89,7 @@ export class StoreLane {
   constructor(options: StoreLaneOptions) {
     this.adapter = options.adapter;
     this.#options = options;
+    this.#reports = new StoreReports(options.adapter.store, options.bus);
   }
 
   get queuedCount(): number {
@@ -198,6 +201,7 @@ export class StoreLane {
       }
     }
     this.counts.gone += gone.length;
+    this.#reports.gone(gone.length);
     if (gone.length > 0) this.#options.onAnswer(gone);
     return items;
   }
@@ -216,12 +220,13 @@ export class StoreLane {
     this.adapter.beginUse();
     this.#inFlightBytes += bytes;
     this.#inFlightCount += 1;
+    const taskId = this.#reports.submitted(items.map(({ object }) => object));
     const results = await this.#run(items).catch((error: unknown) => toError(error));
-    exchange.unpin(slots);
+    exchange.endRead(slots);
     this.#inFlightBytes -= bytes;
     this.#inFlightCount -= 1;
     this.adapter.endUse();
-    this.#judge(items, results);
+    this.#judge(taskId, items, results);
     this.#schedule(0);
     this.#noteIdle();
   }
@@ -244,11 +249,11 @@ export class StoreLane {
     return results;
   }
 
-  #judge(items: readonly Item[], results: readonly StoreResult[] | Error): void {
+  #judge(taskId: number, items: readonly Item[], results: readonly StoreResult[] | Error): void {
     const answers: StoreAnswer[] = [];
     const failed = new Map<StoreEntry, number[]>();
     const untried = new Map<StoreEntry, number[]>();
-    let storedBytes = 0;
+    const stored: ResidentObject[] = [];
     let failedCount = 0;
     for (const [i, { object, entry, index }] of items.entries()) {
       const result = results instanceof Error ? results : results[i];
@@ -260,23 +265,17 @@ export class StoreLane {
         else list.set(entry, [index]);
         continue;
       }
-      if (isStored) storedBytes += object.sizeBytes;
+      if (isStored) stored.push(object);
       else failedCount += 1;
       answers.push({ batch: entry.batch, item: itemOf(entry, index), object, isStored });
     }
     for (const [entry, indexes] of failed) this.#tryAgain(entry, indexes, entry.tryCount + 1);
     for (const [entry, indexes] of untried) this.#tryAgain(entry, indexes, entry.tryCount);
-    this.#report(answers.length - failedCount, failedCount, storedBytes);
-    if (answers.length > 0) this.#options.onAnswer(answers);
-  }
-
-  #report(storedCount: number, failedCount: number, bytes: number): void {
-    const { id: adapterIndex, typeName: l2Name } = this.adapter.store;
-    this.counts.stored += storedCount;
-    this.counts.storedBytes += bytes;
+    this.counts.stored += stored.length;
+    this.counts.storedBytes += stored.reduce((sum, { sizeBytes }) => sum + sizeBytes, 0);
     this.counts.failed += failedCount;
-    const event = { adapterIndex, l2Name, bytes, succeededCount: storedCount, failedCount };
-    this.#options.bus.publish('l2.store.completed', event);
+    this.#reports.completed(taskId, stored, failedCount);
+    if (answers.length > 0) this.#options.onAnswer(answers);
   }
 
   #mayTryAgain({ tryCount }: StoreEntry, result: StoreResult | undefined): boolean {

@@ -41,7 +41,7 @@ import {
 } from '../../engine/api.ts';
 import type { RequestSink } from '../../engine/handlers.ts';
 import { KvdError, toKvdError, WithheldReplyError } from '../../errors.ts';
-import type { EventBus } from '../../observability/events.ts';
+import type { EventBus } from '../../observability/event-bus.ts';
 import type { Logger } from '../../observability/log.ts';
 import { Admission } from '../admission.ts';
 import { callNamed, dialectNamed } from '../dialect.ts';

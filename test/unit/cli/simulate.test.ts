@@ -158,7 +158,12 @@ suite('kvd simulate: logs', (test) => {
   });
   test.afterEach(() => fs.rmSync(folder, { recursive: true, force: true }));
 
-  const lineOf = (wallMs: number, chunks: readonly number[], modelName = 'm', cacheSalt = '') => {
+  const lineOf = (
+    atSeconds: number,
+    chunks: readonly number[],
+    modelName = 'm',
+    cacheSalt = '',
+  ) => {
     const bytes = new Uint8Array(32 * chunks.length);
     for (const [i, chunk] of chunks.entries()) bytes[32 * i] = chunk;
     const hashes = { bytes, count: chunks.length, hashSizeBytes: 32 };
@@ -168,7 +173,7 @@ suite('kvd simulate: logs', (test) => {
         ...{ chunkSizeTokens: 16, tokenCount: 16 * chunks.length },
         layouts: [{ shapes: [[2, 4]], dtypes: ['float16'] }],
       },
-      wallMs,
+      atSeconds,
     );
   };
   const write = (name: string, text: string) => fs.writeFileSync(path.join(folder, name), text);

@@ -5,6 +5,7 @@ import { Dispatcher } from '../../../src/engine/dispatch.ts';
 import type { Attempt, EngineModule, HandlerTable } from '../../../src/engine/handlers.ts';
 import { STALL_MS, StallWatch } from '../../../src/engine/stall-watch.ts';
 import { HeldReplyError, KvdError, WithheldReplyError } from '../../../src/errors.ts';
+import { EventBus } from '../../../src/observability/event-bus.ts';
 import { OLD_CLIENT } from '../../support/client-traits.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
 import { rejects } from '../../support/rejects.ts';
@@ -36,9 +37,11 @@ function setUp(handlers: HandlerTable, clock = new VirtualClock(), transferDeadl
     status: () => ({}),
     close: async () => {},
   };
+  const bus = new EventBus({ clock });
   const dispatcher = new Dispatcher({
     modules: [module],
     clock,
+    bus,
     log,
     stalls: new StallWatch({ clock, log, isIntakeDry: () => true }),
     transferDeadlineMs,
@@ -46,7 +49,7 @@ function setUp(handlers: HandlerTable, clock = new VirtualClock(), transferDeadl
       RETRIEVE: (_, __, error) => new WithheldReplyError(error.code, 'retrieve is late'),
     },
   });
-  return { dispatcher, clock, log };
+  return { dispatcher, clock, log, bus };
 }
 
 /** Promises that the test settles one by one, in the order in which handlers made them. */
@@ -388,6 +391,7 @@ suite('dispatch', (test) => {
         new Dispatcher({
           modules: [module, module],
           clock,
+          bus: new EventBus(),
           log,
           stalls: new StallWatch({ clock, log, isIntakeDry: () => true }),
           transferDeadlineMs: 1,

@@ -18,6 +18,7 @@ async function open(strictRetrieve = true) {
   const dispatcher = new Dispatcher({
     modules: [house.module, house.lookup],
     clock: house.clock,
+    bus: house.bus,
     log: house.log,
     stalls: new StallWatch({ clock: house.clock, log: house.log, isIntakeDry: () => true }),
     transferDeadlineMs: 60_000,

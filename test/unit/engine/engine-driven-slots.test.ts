@@ -1,6 +1,7 @@
 /** PREPARE and COMMIT over slots in shared memory, row by row (spec engine 6.3, 9.3) */
 import * as assert from 'uvu/assert';
 import type { RequestContext } from '../../../src/engine/client-traits.ts';
+import type { EventCatalogue } from '../../../src/observability/events.ts';
 import {
   CHUNK_BYTES,
   CHUNK_SHAPE,
@@ -330,9 +331,9 @@ suite('PREPARE_RETRIEVE and COMMIT_RETRIEVE over slots', (test) => {
     house.assertClean();
   });
 
-  test('store and retrieve are reported as one event each', async () => {
+  test('a transfer is reported from its PREPARE to its COMMIT, as on the other path', async () => {
     const house = await open();
-    const seen: unknown[] = [];
+    const seen: [string, EventCatalogue['mp.store.end' | 'mp.retrieve.end']][] = [];
     house.bus.subscribe('mp.store.end', (event) => seen.push(['store', event]));
     house.bus.subscribe('mp.retrieve.end', (event) => seen.push(['retrieve', event]));
     const key = house.key(1, 2);
@@ -342,10 +343,15 @@ suite('PREPARE_RETRIEVE and COMMIT_RETRIEVE over slots', (test) => {
     await house.prepareRetrieve(key);
     house.clock.advance(500);
     await house.commitRetrieve(key);
-    const common = { requestId: 'r1', tokenCount: 32, bytes: 1024 };
-    assert.equal(seen, [
-      ['store', { ...common, seconds: 0.25 }],
-      ['retrieve', { ...common, seconds: 0.5 }],
+    const shown = seen.map(
+      ([kind, { sessionId, device, engineId, tokenCount, totalBytes, seconds, error }]) => [
+        ...[kind, sessionId, device, engineId, tokenCount, totalBytes, seconds, error],
+      ],
+    );
+    const common = ['r1', 'cpu', `${WORKER}`, 32, 1024];
+    assert.equal(shown, [
+      ['store', ...common, 0.25, null],
+      ['retrieve', ...common, 0.5, null],
     ]);
   });
 });

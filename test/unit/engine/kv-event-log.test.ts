@@ -1,6 +1,6 @@
 import * as assert from 'uvu/assert';
 import { KvEventLog } from '../../../src/engine/kv-events/kv-event-log.ts';
-import { EventBus } from '../../../src/observability/events.ts';
+import { EventBus } from '../../../src/observability/event-bus.ts';
 import { suite } from '../../support/suite.ts';
 
 const ALL = { modelName: 'm', worldSize: null };

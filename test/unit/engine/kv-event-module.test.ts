@@ -3,7 +3,7 @@ import type { InstanceId, KvEventBatch, ReplyStream } from '../../../src/engine/
 import { InstanceRegistry } from '../../../src/engine/instances.ts';
 import { KvEventLog } from '../../../src/engine/kv-events/kv-event-log.ts';
 import { KvEventModule } from '../../../src/engine/kv-events/kv-event-module.ts';
-import { EventBus } from '../../../src/observability/events.ts';
+import { EventBus } from '../../../src/observability/event-bus.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';

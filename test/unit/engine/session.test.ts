@@ -4,7 +4,6 @@ import type { NamespaceKey } from '../../../src/core/namespaces.ts';
 import { NO_SLOT, type ObjectKeys } from '../../../src/core/object-table.ts';
 import type { LookupScope } from '../../../src/engine/lookup-share.ts';
 import { SessionTable } from '../../../src/engine/session.ts';
-import { EventBus } from '../../../src/observability/events.ts';
 import { PrefetchTask } from '../../../src/storage/prefetch-controller.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
@@ -26,6 +25,10 @@ class HoldCounter {
       assert.ok(left >= 0, `slot ${slot} was released more often than held`);
       this.held.set(slot, left);
     }
+  }
+
+  freeHolds(slots: Uint32Array, count: number): void {
+    this.releaseHolds(slots, count);
   }
 
   findNamespace({ workerId }: NamespaceKey): number {
@@ -61,8 +64,7 @@ class BusyClock extends VirtualClock {
 
 function setUp(clock = new VirtualClock()) {
   const storage = new HoldCounter();
-  const bus = new EventBus();
-  const sessions = new SessionTable({ storage, clock, bus, idleTtlMs: IDLE_TTL_MS });
+  const sessions = new SessionTable({ storage, clock, idleTtlMs: IDLE_TTL_MS });
 
   /** A lookup of `chunks` chunks over `ranks` ranks that hits all, slots from `first` on. */
   function lookup(

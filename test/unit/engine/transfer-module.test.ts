@@ -96,7 +96,7 @@ suite('STORE and RETRIEVE', (test) => {
     assert.ok((await house.call('STORE', store(12, range(6)))).ok);
     assert.equal(house.device.l1.subarray(0, 128), first.subarray(0, 128));
     assert.equal(
-      ended.map(({ tokenCount, bytes }) => [tokenCount, bytes]),
+      ended.map(({ tokenCount, totalBytes }) => [tokenCount, totalBytes]),
       [[12, OBJECT_SIZE_BYTES]],
     );
   });

@@ -7,6 +7,7 @@ import {
   createMetricsApp,
 } from '../../../src/http/app.ts';
 import { silentLogger } from '../../../src/observability/log.ts';
+import { LogLevels } from '../../../src/observability/log-levels.ts';
 import { house, json } from '../../support/http-house.ts';
 import { type Exchange, expectAnswer, labelOf, send } from '../../support/http-vectors.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';
@@ -139,6 +140,7 @@ suite('http: state', (test) => {
     const log = new RecordingLogger();
     const { backend } = house();
     const app = createHttpApp({
+      logLevels: new LogLevels({ root: 'info' }),
       ...{ token: null, log, clock: new VirtualClock(), findBackend: () => backend },
       version: { version: '1.2.3', commit: 'abc' },
     });
@@ -161,6 +163,7 @@ suite('http: state', (test) => {
     assert.is(await (await app.request('/lmc_version')).text(), '"1.2.3"');
     assert.is(await (await app.request('/commit_id')).text(), '"abc"');
     const bare = createHttpApp({
+      logLevels: new LogLevels({ root: 'info' }),
       ...{ token: null, log: silentLogger, clock: new VirtualClock(), findBackend: () => null },
       version: { version: '1.2.3', commit: '' },
     });

@@ -3,6 +3,7 @@ import * as assert from 'uvu/assert';
 import { systemClock } from '../../../src/clock.ts';
 import { HttpServer, type HttpServerOptions } from '../../../src/http/http-server.ts';
 import { silentLogger } from '../../../src/observability/log.ts';
+import { LogLevels } from '../../../src/observability/log-levels.ts';
 import { FakeHttpBackend } from '../../support/fake-http-backend.ts';
 import { rejects } from '../../support/rejects.ts';
 import { suite } from '../../support/suite.ts';
@@ -16,6 +17,7 @@ function recordWarnings() {
 
 function bind(options: Partial<HttpServerOptions> = {}): Promise<HttpServer> {
   return HttpServer.bind({
+    logLevels: new LogLevels({ root: 'info' }),
     ...{ host: '127.0.0.1', port: 0, prometheus: null, token: null },
     ...{ version: { version: '1', commit: '' }, log: silentLogger, clock: systemClock },
     ...options,

@@ -2,6 +2,7 @@ import * as assert from 'uvu/assert';
 import { createHttpApp } from '../../../src/http/app.ts';
 import { isLoopback } from '../../../src/http/security.ts';
 import { silentLogger } from '../../../src/observability/log.ts';
+import { LogLevels } from '../../../src/observability/log-levels.ts';
 import { FakeHttpBackend } from '../../support/fake-http-backend.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
@@ -11,6 +12,7 @@ const TOKEN = 'correct-horse-battery';
 function house(token: string | null) {
   const backend = new FakeHttpBackend();
   const app = createHttpApp({
+    logLevels: new LogLevels({ root: 'info' }),
     token,
     version: { version: '1', commit: '' },
     log: silentLogger,
@@ -28,6 +30,8 @@ const PROTECTED: [string, string][] = [
   ['POST', '/clear-cache'],
   ['POST', '/cache/clear'],
   ['DELETE', '/instances/1'],
+  ['GET', '/loglevel'],
+  ['POST', '/loglevel'],
 ];
 const OPEN = ['/', '/healthcheck', '/readyz', '/version', '/lmc_version', '/commit_id', '/metrics'];
 

@@ -61,6 +61,12 @@ suite('log: text', (test) => {
     assert.is(lines[0]!.trimEnd().split('\n').length, 1);
     assert.match(lines[0]!, 'forged\\x1b[2J\\x9b');
   });
+
+  test('nor can client text in a field', async () => {
+    const { log, lines } = await house();
+    log.info('x', { id: 'a\nb\x9b2J\x7f' });
+    assert.match(lines[0]!, 'x id="a\\nb\\x9b2J\\x7f" (kvd)\n');
+  });
 });
 
 suite('log: rate limit', (test) => {

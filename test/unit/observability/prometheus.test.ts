@@ -1,146 +1,136 @@
 import * as assert from 'uvu/assert';
-import { EventBus } from '../../../src/observability/events.ts';
-import { EventCounters } from '../../../src/observability/metrics/event-counters.ts';
-import { INSTRUMENTS } from '../../../src/observability/metrics/instruments.ts';
-import { prometheusName } from '../../../src/observability/metrics/prometheus-name.ts';
-import {
-  BoundedCounts,
-  type MetricsSnapshot,
-  OTHER_LABEL,
-} from '../../../src/observability/metrics/source.ts';
+import { MetricRegistry } from '../../../src/observability/metrics/registry.ts';
 import { PrometheusText } from '../../../src/observability/prometheus.ts';
+import { parsePrometheusText, samplesOf } from '../../support/prometheus-parser.ts';
 import { suite } from '../../support/suite.ts';
 
-const SNAPSHOT: MetricsSnapshot = {
-  l1UsedBytes: 256,
-  l1TotalBytes: 1024,
-  objectCount: 4,
-  stagingObjectCount: 1,
-  sessionCount: 2,
-  instanceCount: 1,
-  isEngineDrivenShm: true,
-  quarantinedBytes: 4096,
-  kvEventLogDepth: 7,
-  prefetchJobCount: 3,
-  inFlightRequestCount: 0,
-  requestCounts: new Map([
-    ['LOOKUP', 7],
-    ['PING', 9],
-  ]),
-  requestCountsByDialect: new Map([['C', 16]]),
-  clientCounts: new Map([
-    ['C', 2],
-    ['undetermined', 1],
-  ]),
-  failedRequestCounts: new Map(),
-};
+/** Those of the reference's answer, then two of Node. */
+const PROCESS_FAMILIES = [
+  'process_virtual_memory_bytes gauge',
+  'process_resident_memory_bytes gauge',
+  'process_start_time_seconds gauge',
+  'process_cpu_seconds_total counter',
+  'process_open_fds gauge',
+  'process_max_fds gauge',
+  'nodejs_eventloop_lag_seconds gauge',
+  'nodejs_heap_size_used_bytes gauge',
+];
 
-function house(snapshot: Partial<MetricsSnapshot> = {}, isOn = true) {
-  const bus = new EventBus();
-  const counters = isOn ? new EventCounters(bus) : null;
-  const current = { ...SNAPSHOT, ...snapshot };
-  const source = { snapshot: () => current };
-  return { bus, current, text: new PrometheusText({ instanceId: 'here', source, counters }) };
+const HITS = { name: 'lmcache_mp.hits', scope: 's', kind: 'counter', unit: 'tokens' } as const;
+
+function house(constantLabels: Readonly<Record<string, string>> = {}) {
+  const registry = new MetricRegistry();
+  const hits = registry.counter({ ...HITS, labels: [], help: 'Hits.' });
+  return {
+    registry,
+    hits,
+    text: new PrometheusText({ instanceId: 'here', registry, constantLabels }),
+  };
 }
 
-/** Sample lines, `name{labels}` → value. */
-function parse(text: string): Map<string, number> {
-  const samples = new Map<string, number>();
-  for (const line of text.split('\n')) {
-    if (line === '' || line.startsWith('#')) continue;
-    const at = line.lastIndexOf(' ');
-    const series = line.slice(0, at);
-    assert.not.ok(samples.has(series), `${series} appears twice`);
-    samples.set(series, Number(line.slice(at + 1)));
+const typesOf = (text: string): string[] =>
+  Array.from(parsePrometheusText(text).values(), ({ name, type }) => `${name} ${type}`);
+
+/** Runs with these variables of the environment, and puts the old ones back. */
+async function withEnvironment(
+  variables: Readonly<Record<string, string>>,
+  run: () => Promise<void>,
+): Promise<void> {
+  const before = { ...process.env };
+  Object.assign(process.env, variables);
+  try {
+    await run();
+  } finally {
+    for (const name of Object.keys(variables)) {
+      if (before[name] === undefined) delete process.env[name];
+      else process.env[name] = before[name];
+    }
   }
-  return samples;
 }
 
 suite('metrics text', (test) => {
-  test('gauges of the reference keep their names, ours have their labels', async () => {
-    const samples = parse(await house().text.text());
-    assert.is(samples.get('lmcache_mp_l1_memory_usage_bytes'), 256);
-    assert.is(samples.get('lmcache_mp_l1_usage_ratio'), 0.25);
-    assert.is(samples.get('lmcache_mp_active_prefetch_jobs'), 3);
-    assert.is(samples.get('kvd_clients{dialect="undetermined"}'), 1);
-    assert.is(samples.get('kvd_requests_by_dialect_total{dialect="C"}'), 16);
-    const empty = parse(await house({ l1TotalBytes: 0, l1UsedBytes: 0 }).text.text());
-    assert.is(empty.get('lmcache_mp_l1_usage_ratio'), 0);
+  test('the process comes first, then target_info, then what is counted', async () => {
+    const { hits, text } = house();
+    hits.add(3);
+    const answer = await text.text();
+    assert.equal(typesOf(answer), [
+      ...PROCESS_FAMILIES,
+      'target_info gauge',
+      'lmcache_mp_hits_tokens_total counter',
+    ]);
+    assert.is(samplesOf(answer).get('lmcache_mp_hits_tokens_total'), 3);
+    assert.not.match(answer, /otel_scope|# UNIT|^# EOF/m);
   });
 
-  test('events are counted without loss', async () => {
-    const { bus, text } = house();
-    for (let i = 0; i < 1000; i += 1) bus.publish('wire.bad_message', { reason: 'frame count' });
-    bus.publish('wire.reply.lost', { reason: 'gone' });
-    bus.publish('l1.keys.evicted', { objectCount: 2, bytes: 512 });
-    bus.publish('l1.keys.evicted', { objectCount: 1, bytes: 256 });
-    bus.publish('l1.eviction.loop_tick', { usageRatio: 0.9, isTriggered: true });
-    bus.publish('l1.eviction.loop_tick', { usageRatio: 0.1, isTriggered: false });
-    bus.publish('mp.session.end', { requestId: 'r' });
-    const samples = parse(await text.text());
-    assert.is(samples.get('kvd_bad_messages_total{reason="frame count"}'), 1000);
-    assert.is(samples.get('kvd_lost_replies_total{reason="gone"}'), 1);
-    assert.is(samples.get('kvd_evicted_objects_total'), 3);
-    assert.is(samples.get('kvd_evicted_bytes_total'), 768);
-    assert.is(samples.get('lmcache_mp_l1_eviction_loop_ticks_total'), 2);
-    assert.is(samples.get('lmcache_mp_l1_eviction_loop_triggered_total'), 1);
-    assert.is(samples.get('kvd_sessions_ended_total'), 1);
-    assert.is(samples.get('kvd_requests_total{operation="LOOKUP"}'), 7);
+  test('an instrument without points has no family', async () => {
+    assert.not.match(await house().text.text(), /lmcache_mp/);
   });
 
   test('a second scrape shows the new numbers', async () => {
-    const { current, text } = house();
+    const { hits, text } = house();
+    hits.add(1);
     await text.text();
-    (current as { l1UsedBytes: number }).l1UsedBytes = 512;
-    assert.is(parse(await text.text()).get('lmcache_mp_l1_memory_usage_bytes'), 512);
-  });
-
-  test('neither scope labels nor UNIT lines, and one target_info', async () => {
-    const text = await house().text.text();
-    assert.not.match(text, /otel_scope/);
-    assert.not.match(text, /# UNIT/);
-    assert.match(text, /^target_info\{service_instance_id="here",service_name="unknown_service",/m);
-    for (const name of ['process_resident_memory_bytes', 'process_start_time_seconds']) {
-      assert.ok(parse(text).get(name)! > 0, name);
-    }
+    hits.add(1);
+    assert.is(samplesOf(await text.text()).get('lmcache_mp_hits_tokens_total'), 2);
   });
 
   test('with metrics off only the process is shown', async () => {
-    const text = await house({}, false).text.text();
-    assert.not.match(text, /lmcache_mp|kvd_/);
-    assert.match(text, /^process_resident_memory_bytes \d+$/m);
+    const text = await new PrometheusText({ instanceId: 'here', registry: null }).text();
+    assert.equal(typesOf(text), PROCESS_FAMILIES);
+  });
+
+  test('a constant label is on what is counted, and not on the process', async () => {
+    const { hits, text } = house({ lmcache_instance_id: 'here' });
+    hits.add(3);
+    const samples = samplesOf(await text.text());
+    assert.is(samples.get('lmcache_mp_hits_tokens_total{lmcache_instance_id="here"}'), 3);
+    assert.ok(samples.has('process_open_fds'));
+  });
+
+  test('the process is this one', async () => {
+    const samples = samplesOf(await house().text.text());
+    const of = (name: string): number => samples.get(name) as number;
+    const ageSeconds = Date.now() / 1000 - of('process_start_time_seconds');
+    assert.ok(Math.abs(ageSeconds - process.uptime()) < 5, `${ageSeconds} s`);
+    assert.ok(of('process_resident_memory_bytes') > 20e6);
+    assert.ok(of('process_virtual_memory_bytes') > of('process_resident_memory_bytes'));
+    assert.ok(of('process_cpu_seconds_total') > 0);
+    assert.ok(of('process_open_fds') >= 3 && of('process_open_fds') <= of('process_max_fds'));
+    assert.ok(of('nodejs_heap_size_used_bytes') > 1e6);
+    const lagSeconds = of('nodejs_eventloop_lag_seconds');
+    assert.ok(lagSeconds >= 0 && lagSeconds < 1, `${lagSeconds} s`);
   });
 });
 
-suite('metric names', (test) => {
-  test('follow the rules of the reference', () => {
-    const expected: [string, 'gauge' | 'counter', string, string][] = [
-      ['lmcache_mp.l1_read', 'counter', 'chunks', 'lmcache_mp_l1_read_chunks_total'],
-      ['lmcache_mp.l1_memory_usage_bytes', 'gauge', '', 'lmcache_mp_l1_memory_usage_bytes'],
-      ['lmcache_mp.l1_chunk_lifetime', 'gauge', 's', 'lmcache_mp_l1_chunk_lifetime_seconds'],
-      ['a.b_total', 'counter', 'By', 'a_b_bytes_total'],
-      ['a.b_bytes', 'counter', 'By', 'a_b_bytes_total'],
-      ['a__b._c', 'gauge', '{chunks}', 'a_b_c'],
-      ['1a', 'gauge', '1', '_a'],
-    ];
-    for (const [name, kind, unit, result] of expected) {
-      assert.is(prometheusName(name, kind, unit), result);
-    }
+suite('target_info', (test) => {
+  const labelsOf = async (): Promise<Record<string, string>> => {
+    const family = parsePrometheusText(await house().text.text()).get('target_info');
+    assert.is(family?.samples.length, 1);
+    assert.is(family?.samples[0]?.value, 1);
+    return Object.fromEntries(family?.samples[0]?.labels ?? []);
+  };
+
+  test('has the labels of the reference, and says the truth about the language', async () => {
+    const { telemetry_sdk_version: version, ...others } = await labelsOf();
+    assert.equal(others, {
+      service_instance_id: 'here',
+      service_name: 'unknown_service',
+      telemetry_sdk_language: 'nodejs',
+      telemetry_sdk_name: 'opentelemetry',
+    });
+    assert.match(version as string, /^\d+\.\d+\.\d+$/);
   });
 
-  test('are unique', () => {
-    const names = INSTRUMENTS.map((row) => prometheusName(row.name, row.kind, row.unit));
-    assert.is(new Set(names).size, names.length);
-  });
-});
-
-suite('bounded counts', (test) => {
-  test('a peer cannot invent labels without end', () => {
-    const counts = new BoundedCounts();
-    for (let i = 0; i < 1000; i += 1) counts.add(`reason ${i}`);
-    counts.add('reason 5');
-    assert.is(counts.counts.size, 101);
-    assert.is(counts.counts.get(OTHER_LABEL), 900);
-    assert.is(counts.counts.get('reason 5'), 2);
+  test('honours the environment, and the instance id wins', async () => {
+    const variables = {
+      OTEL_SERVICE_NAME: 'cache',
+      OTEL_RESOURCE_ATTRIBUTES: 'service.instance.id=there,deployment.zone=a',
+    };
+    await withEnvironment(variables, async () => {
+      const labels = await labelsOf();
+      assert.is(labels['service_name'], 'cache');
+      assert.is(labels['service_instance_id'], 'here');
+      assert.is(labels['deployment_zone'], 'a');
+    });
   });
 });

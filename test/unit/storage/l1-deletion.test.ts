@@ -3,6 +3,7 @@ import * as assert from 'uvu/assert';
 import { kvRank } from '../../../src/core/namespaces.ts';
 import type { ObjectKeys } from '../../../src/core/object-table.ts';
 import type { ObjectKey } from '../../../src/l2/object-key.ts';
+import type { EventCatalogue } from '../../../src/observability/events.ts';
 import { L1Deletion } from '../../../src/storage/l1-deletion.ts';
 import { ALIGN_BYTES, buildL1House, RULES } from '../../support/l1-house.ts';
 import { suite } from '../../support/suite.ts';
@@ -13,7 +14,10 @@ function deletionHouse() {
   const house = buildL1House({ sizeBytes: 64 * ALIGN_BYTES });
   const { table, namespaces, hasher } = house.core;
   const { hashSizeBytes } = hasher;
-  const deletion = new L1Deletion({ ...house, table, namespaces, hashSizeBytes });
+  const deletion = new L1Deletion({
+    ...{ ...house, table, namespaces, hashSizeBytes },
+    reports: house.l1.reports,
+  });
   const nameOf = (keys: ObjectKeys, chunk: number, rest: Partial<ObjectKey> = {}): ObjectKey => ({
     chunkHash: keys.hashes.bytes.subarray(chunk * 32, (chunk + 1) * 32),
     modelName: 'm',
@@ -30,7 +34,7 @@ function deletionHouse() {
 suite('L1 deletion', (test) => {
   test('objects are found by their names, and only those', () => {
     const { deletion, keys, nameOf, hitChunks, core, bus } = deletionHouse();
-    const evicted: unknown[] = [];
+    const evicted: EventCatalogue['l1.keys.evicted'][] = [];
     bus.subscribe('l1.keys.evicted', (event) => evicted.push(event));
     const strangers: Partial<ObjectKey>[] = [
       { modelName: 'other' },
@@ -49,7 +53,12 @@ suite('L1 deletion', (test) => {
     const mine = [nameOf(keys, 1), nameOf(keys, 1)];
     assert.equal(deletion.delete(mine, false), { deletedCount: 1, lockedCount: 0 });
     assert.is(hitChunks(keys), 1);
-    assert.equal(evicted, [{ objectCount: 1, bytes: ALIGN_BYTES }]);
+    const [left] = evicted;
+    assert.is(evicted.length, 1);
+    assert.equal(
+      [left?.cause, left?.keyCount, left?.bytes, [...(left?.countBySalt ?? [])]],
+      ['delete', 1, ALIGN_BYTES, [['', 1]]],
+    );
   });
 
   test('each rank has its own objects', () => {

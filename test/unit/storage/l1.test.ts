@@ -188,8 +188,8 @@ suite('storage: eviction', (test) => {
   test('2.2 after a spell of full pinning the next stores succeed', () => {
     const { l1, keysOf, store, bus } = buildL1House({ sizeBytes: units(8), watermarkRatio: 1 });
     let failedCount = 0;
-    bus.subscribe('l1.allocation.failed', ({ keyCount }) => {
-      failedCount += keyCount;
+    bus.subscribe('l1.allocation.failed', ({ countByModel }) => {
+      failedCount += countByModel.get('m') ?? 0;
     });
     for (let prompt = 0; prompt < 8; prompt += 1) store(keysOf(prompt));
     const held = Array.from({ length: 8 }, (_, prompt) => l1.hold(keysOf(prompt), 1, RULES));

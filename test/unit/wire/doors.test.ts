@@ -2,7 +2,7 @@
 import * as assert from 'uvu/assert';
 import { KvdClient } from '../../../src/client/client.ts';
 import { systemClock } from '../../../src/clock.ts';
-import { EventBus } from '../../../src/observability/events.ts';
+import { EventBus } from '../../../src/observability/event-bus.ts';
 import type { DialectChoice } from '../../../src/wire/dialect.ts';
 import { Doors } from '../../../src/wire/doors.ts';
 import { openHasher } from '../../support/core-hasher.ts';

@@ -1,7 +1,7 @@
 import { decode } from '@msgpack/msgpack';
 import * as assert from 'uvu/assert';
 import { Dealer, Subscriber } from 'zeromq';
-import { EventBus } from '../../../src/observability/events.ts';
+import { EventBus } from '../../../src/observability/event-bus.ts';
 import { KvEventPublisher } from '../../../src/wire/kv-event-publisher.ts';
 import { BatchBuffer } from '../../../src/wire/kv-event-replay.ts';
 import { RecordingLogger } from '../../support/recording-logger.ts';

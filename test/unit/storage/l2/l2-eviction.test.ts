@@ -3,7 +3,7 @@ import { setImmediate } from 'node:timers/promises';
 import * as assert from 'uvu/assert';
 import type { EvictionSettings } from '../../../../src/l2/adapter-spec.ts';
 import type { ObjectKey } from '../../../../src/l2/object-key.ts';
-import { EventBus } from '../../../../src/observability/events.ts';
+import { EventBus } from '../../../../src/observability/event-bus.ts';
 import { L2Eviction } from '../../../../src/storage/l2/l2-eviction.ts';
 import { QuotaTable } from '../../../../src/storage/l2/quota.ts';
 import { EvictedStore } from '../../../support/evicted-store.ts';

@@ -8,8 +8,8 @@ suite('loads from L2', (test) => {
   test('objects that were not loaded count once, by their reason', async () => {
     const house = buildL2House({ l2: { loadTimeoutMs: 3000 } });
     const failures: string[] = [];
-    house.bus.subscribe('l2.prefetch.failed', ({ reason, keyCount }) =>
-      failures.push(`${reason} ${keyCount}`),
+    house.bus.subscribe('l2.prefetch.failed', ({ reason, countByModel }) =>
+      failures.push(`${reason} ${countByModel.get('m')}`),
     );
     const keys = house.keysOf(1, 2);
     house.put(house.store0, keys);
