@@ -5,7 +5,12 @@
 import fs from 'node:fs';
 import path from 'node:path';
 import * as assert from 'uvu/assert';
-import { insertAdapters, insertFlags, renderErrors } from '../scripts/generate-docs.ts';
+import {
+  insertAdapters,
+  insertFlags,
+  insertMetrics,
+  renderErrors,
+} from '../scripts/generate-docs.ts';
 import { loadBackendTypes } from '../src/l2/registry.ts';
 import {
   findFunctions,

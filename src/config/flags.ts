@@ -801,8 +801,8 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     needs: 'otlp',
     neutral: [''],
     help:
-      'Push metrics to this OTLP collector every 10 seconds: http://HOST:4317 or HOST:4317, https ' +
-      'for TLS. /metrics goes on.',
+      'Push metrics to this OTLP collector every 10 seconds: http://HOST:4317 or HOST:4317, or ' +
+      'https for TLS. /metrics goes on.',
   },
   {
     name: '--otlp-protocol',
@@ -944,7 +944,7 @@ const OBSERVABILITY: readonly FlagSpec[] = [
     since: '0.5.0',
     needs: 'traceFile',
     neutral: [''],
-    help: 'File of that trace, which must not exist. Default: one in the folder for temporary files.',
+    help: 'File of that trace, which must not exist. Default: one among the temporary files.',
   },
   {
     name: '--trace-max-size-bytes',

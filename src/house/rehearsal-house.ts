@@ -37,6 +37,7 @@ export async function openRehearsalHouse(ground: Ground, shim: Shim): Promise<Re
   const log = await createLogger({ ...discard, write: () => {} });
   const bus = new EventBus();
   const closers = new Closers(ground.log);
+  closers.add(() => bus.close());
   try {
     if (config.hasMetrics)
       attachMetrics(bus, { registry: new MetricRegistry(), clock, sampleRate: 1 });

@@ -13,6 +13,7 @@
  * come with the next success; the spans of a failed batch are lost, and counted, and at most 2048
  * wait. `close` sends what is left, and does not wait longer than 5 s for anybody.
  */
+import type { Resource } from '@opentelemetry/resources';
 import type { PushMetricExporter } from '@opentelemetry/sdk-metrics';
 import type { SpanExporter } from '@opentelemetry/sdk-trace';
 import type { Clock } from '../clock.ts';
@@ -170,7 +171,7 @@ export class OtlpExport {
   async #pushMetrics(
     options: OtlpOptions & { readonly registry: MetricRegistry },
     exporter: PushMetricExporter,
-    resource: Awaited<ReturnType<typeof createResource>>,
+    resource: Resource,
   ): Promise<void> {
     const [sdk, { RegistryProducer }] = await Promise.all([
       import('@opentelemetry/sdk-metrics'),
@@ -187,10 +188,7 @@ export class OtlpExport {
     this.#closers.push(() => provider.shutdown());
   }
 
-  async #pushSpans(
-    exporter: SpanExporter,
-    resource: Awaited<ReturnType<typeof createResource>>,
-  ): Promise<void> {
+  async #pushSpans(exporter: SpanExporter, resource: Resource): Promise<void> {
     const [sdk, { OtelSpanSink }] = await Promise.all([
       import('@opentelemetry/sdk-trace'),
       import('./tracing/otel-span-sink.ts'),
@@ -202,9 +200,9 @@ export class OtlpExport {
       maxExportBatchSize: SPAN_BATCH_SIZE,
       exportTimeoutMillis: EXPORT_TIMEOUT_MS,
     });
-    const provider = new sdk.TracerProvider({ resource, spanProcessors: [processor] });
-    this.#spans = new OtelSpanSink(provider);
-    this.#closers.push(() => provider.shutdown());
+    const sink = new OtelSpanSink({ resource, processor });
+    this.#spans = sink;
+    this.#closers.push(() => sink.shutdown());
   }
 
   #watch<T>(signal: OtlpSignal, exporter: Exporter<T>): Exporter<T> {

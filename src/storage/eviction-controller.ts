@@ -51,6 +51,8 @@ export class EvictionController {
   #failureCount = 0;
   /** `makeRoom` stopped in the middle of its walk. */
   #isRoomWalkOpen = false;
+  /** Eviction has begun since the last tick. */
+  #hasBegun = false;
   #isClosed = false;
 
   constructor(options: EvictionControllerOptions) {
@@ -71,6 +73,7 @@ export class EvictionController {
   /** Starts eviction when usage is at or above the watermark. Cheap; called on every store. */
   notifyUsage(): void {
     if (this.#sliceTimer || this.#isClosed || !this.#isOverWatermark()) return;
+    this.#hasBegun = true;
     this.#sliceTimer = this.#options.clock.after(0, () => this.#runSlice(false));
   }
 
@@ -125,7 +128,8 @@ export class EvictionController {
     const { l1, bus } = this.#options;
     const usage = l1.totalBytes > 0 ? l1.usedBytes / l1.totalBytes : 0;
     const { watermarkRatio: watermark } = this.#limits;
-    const triggered = this.#isOverWatermark();
+    const triggered = this.#hasBegun || this.#isOverWatermark();
+    this.#hasBegun = false;
     bus.publish('l1.eviction.loop_tick', { usage, watermark, triggered });
     this.notifyUsage();
   }

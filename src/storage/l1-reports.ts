@@ -98,9 +98,9 @@ export class L1Reports {
     const sampledKeys: SampledKey[] = [];
     let [keyCount, runCount] = [0, 0];
     let namespaceId = -1;
-    let namespace: Namespace | null = null;
+    let owner: Namespace | null = null;
     const endRun = () => {
-      if (namespace && runCount > 0) add(countBySalt, namespace.cacheSalt, runCount);
+      if (owner && runCount > 0) add(countBySalt, owner.cacheSalt, runCount);
       runCount = 0;
     };
     for (const slot of slots) {
@@ -109,14 +109,14 @@ export class L1Reports {
       if (id !== namespaceId) {
         endRun();
         namespaceId = id;
-        namespace = namespaces.describe(id);
+        owner = namespaces.describe(id);
       }
       runCount += 1;
       keyCount += 1;
       if (table.hashWordOf(slot) >= sampleThreshold) continue;
       const chunkHash = new Uint8Array(hashSizeBytes);
       table.copyHash(slot, chunkHash);
-      sampledKeys.push(sampledKey(namespace as Namespace, chunkHash));
+      sampledKeys.push(sampledKey(owner as Namespace, chunkHash));
     }
     endRun();
     return { keyCount, countBySalt, sampledKeys };
@@ -127,7 +127,7 @@ function add(counts: Map<string, number>, salt: string, count: number): void {
   counts.set(salt, (counts.get(salt) ?? 0) + count);
 }
 
-function sampledKey(namespace: Namespace, chunkHash: Uint8Array): SampledKey {
-  const { modelName, kvRank, objectGroupId, cacheSalt } = namespace;
+function sampledKey(owner: Namespace, chunkHash: Uint8Array): SampledKey {
+  const { modelName, kvRank, objectGroupId, cacheSalt } = owner;
   return { chunkHash, modelName, kvRank, objectGroupId, cacheSalt };
 }

@@ -15,6 +15,7 @@ import { EvictionController, type EvictionLimits } from './eviction-controller.t
 import type { GroupRule, L1Manager, ObjectShape, Places, StoreReservation } from './l1-manager.ts';
 import { type L2Settings, L2Tier } from './l2/l2-tier.ts';
 import { PrefetchController, type PrefetchTask } from './prefetch-controller.ts';
+import { CallTracer, type StorageTrace } from './trace-recording.ts';
 
 /** Expired reservations are also reclaimed on demand; the sweep only bounds how long they stay. */
 const SWEEP_INTERVAL_MS = 1000;
@@ -35,6 +36,8 @@ export interface StorageManagerOptions {
   readonly clock: Clock;
   readonly bus: EventBus;
   readonly log: Logger;
+  /** Absent: nobody records what is asked of the room. */
+  readonly trace?: StorageTrace | null;
 }
 
 /** The objects of one object group that a store wants to place: one for each chunk of its range. */
@@ -53,9 +56,11 @@ export class StorageManager {
   readonly #prefetch: PrefetchController;
   readonly #l2: L2Tier;
   readonly #sweepTimer: Timer;
+  readonly #tracer: CallTracer | null;
 
   constructor(options: StorageManagerOptions) {
     this.#options = options;
+    this.#tracer = options.trace ? new CallTracer(options.trace, options.namespaces) : null;
     this.#l1 = options.l1;
     this.#eviction = new EvictionController({ ...options, policy: options.evictionPolicy });
     this.#l2 = new L2Tier({
@@ -83,10 +88,10 @@ export class StorageManager {
 
   /**
    * As `internNamespace`, but a namespace that nobody has stored to gets no entry, unless a slower
-   * tier may have objects in it.
+   * tier may have objects in it, or a trace must name it.
    */
   findNamespace(key: NamespaceKey): number {
-    if (!this.#l2.prefetch.isOpen) return this.#l1.findNamespace(key);
+    if (!this.#l2.prefetch.isOpen && !this.#tracer) return this.#l1.findNamespace(key);
     try {
       return this.#l1.internNamespace(key);
     } catch {
@@ -97,15 +102,19 @@ export class StorageManager {
 
   /** Holds the longest prefix that the tiers can make readable. `rules`: `L1Manager.hold`. */
   submitPrefetch(keys: ObjectKeys, holdCount: number, rules: readonly GroupRule[]): PrefetchTask {
-    return this.#prefetch.submit(keys, holdCount, rules);
+    const task = this.#prefetch.submit(keys, holdCount, rules);
+    this.#tracer?.lookup({ keys, holdCount }, rules, task);
+    return task;
   }
 
   releaseHolds(slots: Uint32Array, holdCount: number): void {
+    this.#tracer?.holdsReleased(slots, holdCount);
     this.#l1.releaseHolds(slots, holdCount);
   }
 
   /** See `L1Manager.freeHolds`. */
   freeHolds(slots: Uint32Array, holdCount: number): void {
+    this.#tracer?.holdsReleased(slots, holdCount);
     this.#l1.freeHolds(slots, holdCount);
   }
 
@@ -122,6 +131,7 @@ export class StorageManager {
     const fitting = keys.chunkCount <= chunkCount ? keys : { ...keys, chunkCount };
     const reservation = this.#reserveWithRoom(fitting, shape, objectBytes);
     this.#reportStore(keys, reservation.outOfMemoryCount);
+    this.#tracer?.reserved({ keys, shape, isLeftOut: null }, reservation.slots);
     return fitting === keys ? reservation : padReservation(reservation, keys);
   }
 
@@ -136,6 +146,9 @@ export class StorageManager {
     const outOfMemoryCount = reservations.reduce((sum, one) => sum + one.outOfMemoryCount, 0);
     if (outOfMemoryCount > 0) this.#discardIncomplete(reservations);
     if (groups[0]) this.#reportStore(groups[0].keys, outOfMemoryCount);
+    for (const [i, { slots }] of reservations.entries()) {
+      this.#tracer?.reserved(groups[i] as StoreGroup, slots);
+    }
     return reservations;
   }
 
@@ -213,12 +226,14 @@ export class StorageManager {
   }
 
   finishStore(slots: Uint32Array): number {
+    this.#tracer?.stored(slots);
     const admittedCount = this.#l1.finishStore(slots);
     this.#l2.stores.noteStored(slots);
     return admittedCount;
   }
 
   discardStore(slots: Uint32Array): void {
+    this.#tracer?.discarded(slots);
     this.#l1.discardStore(slots);
   }
 
@@ -231,15 +246,19 @@ export class StorageManager {
   }
 
   releaseAbandoned(slots: Uint32Array): void {
+    this.#tracer?.discarded(slots);
     this.#l1.releaseAbandoned(slots);
   }
 
   acquireForRead(keys: ObjectKeys, shape: ObjectShape): Places | null {
     this.#l2.noteShape(keys.namespaceIds, shape);
-    return this.#l1.acquireForRead(keys, shape);
+    const places = this.#l1.acquireForRead(keys, shape);
+    this.#tracer?.acquired(keys, places);
+    return places;
   }
 
   releaseRead(slots: Uint32Array): void {
+    this.#tracer?.readReleased(slots);
     this.#l1.releaseRead(slots);
   }
 

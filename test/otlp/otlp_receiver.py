@@ -1,7 +1,7 @@
 """An OTLP collector for tests: takes metrics and traces by gRPC and by HTTP, and prints each
 request as a line of JSON, decoded by the protocol's own message types.
 
-    python otlp_receiver.py [--hang]
+    python otlp_receiver.py [--hang] [--grpc-port N]
 
     {"grpcPort": 1234, "httpPort": 1235}                                      first
     {"transport": "grpc", "signal": "metrics", "headers": {...}, "body": {...}}  then each request
@@ -64,7 +64,7 @@ def answer_grpc(signal, is_hanging):
     return export
 
 
-def serve_grpc(is_hanging):
+def serve_grpc(is_hanging, wanted_port):
     server = grpc.server(ThreadPoolExecutor(8))
     for signal, base, register in (
         (
@@ -80,7 +80,7 @@ def serve_grpc(is_hanging):
     ):
         servicer = type(f"Taker{signal}", (base,), {"Export": answer_grpc(signal, is_hanging)})
         register(servicer(), server)
-    port = server.add_insecure_port(f"{HOST}:0")
+    port = server.add_insecure_port(f"{HOST}:{wanted_port}")
     server.start()
     # Kept: a server that nobody refers to stops.
     return server, port
@@ -88,9 +88,10 @@ def serve_grpc(is_hanging):
 
 def handler_of(is_hanging):
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
         def do_POST(self):
-            size = int(self.headers.get("content-length") or 0)
-            body = self.rfile.read(size)
+            body = self.read_body()
             if self.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
             signal = {"/v1/metrics": "metrics", "/v1/traces": "traces"}.get(self.path)
@@ -109,6 +110,16 @@ def handler_of(is_hanging):
             self.end_headers()
             self.wfile.write(text)
 
+        def read_body(self):
+            if self.headers.get("transfer-encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("content-length") or 0))
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+            return body
+
         def log_message(self, *_):
             pass
 
@@ -118,9 +129,10 @@ def handler_of(is_hanging):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--hang", action="store_true")
-    is_hanging = parser.parse_args().hang
-    server, grpc_port = serve_grpc(is_hanging)
-    http = ThreadingHTTPServer((HOST, 0), handler_of(is_hanging))
+    parser.add_argument("--grpc-port", type=int, default=0)
+    options = parser.parse_args()
+    server, grpc_port = serve_grpc(options.hang, options.grpc_port)
+    http = ThreadingHTTPServer((HOST, 0), handler_of(options.hang))
     http.daemon_threads = True
     threading.Thread(target=http.serve_forever, daemon=True).start()
     write({"grpcPort": grpc_port, "httpPort": http.server_address[1]})

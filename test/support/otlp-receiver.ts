@@ -104,6 +104,13 @@ function findPython(): string {
   return python;
 }
 
+export interface ReceiverOptions {
+  /** It takes requests and never answers. */
+  readonly isHanging?: boolean;
+  /** That of an earlier one. */
+  readonly grpcPort?: number;
+}
+
 export class OtlpReceiver {
   readonly requests: OtlpRequest[] = [];
   readonly #child: ChildProcess;
@@ -115,9 +122,10 @@ export class OtlpReceiver {
     this.#ended = once(child, 'close');
   }
 
-  /** `isHanging`: it takes requests and never answers. */
-  static async start({ isHanging = false } = {}): Promise<OtlpReceiver> {
-    const child = spawn(findPython(), ['-u', SCRIPT, ...(isHanging ? ['--hang'] : [])], {
+  static async start(options: ReceiverOptions = {}): Promise<OtlpReceiver> {
+    const { isHanging = false, grpcPort = 0 } = options;
+    const args = ['--grpc-port', String(grpcPort), ...(isHanging ? ['--hang'] : [])];
+    const child = spawn(findPython(), ['-u', SCRIPT, ...args], {
       stdio: ['pipe', 'pipe', 'inherit'],
     });
     const receiver = new OtlpReceiver(child);

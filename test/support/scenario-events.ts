@@ -1,7 +1,7 @@
 /**
- * The events of test/vectors/metrics/subscriber_scenarios.json, as the reference publishes them, in
- * the form in which kvd does: names in camelCase, lists of keys as counts and ranges, pairs of START
- * and END by an id.
+ * The events of test/vectors/metrics/subscriber_scenarios.json, as the reference publishes them,
+ * in the form in which kvd does: names in camelCase, lists of keys as counts and ranges, pairs of
+ * START and END by an id.
  */
 import fs from 'node:fs';
 import path from 'node:path';

@@ -2,10 +2,10 @@
  * Every instrument of kvd: name, meter, kind, unit, labels, meaning.
  *
  * Names `lmcache_mp.*` and `lmcache_blend.*` are the reference's, so that existing dashboards work
- * (spec observability 4.4, 4.5, 11); ours start with `kvd.`. A row gives the OpenTelemetry name; the
- * Prometheus name follows from it (`prometheus-name.ts`). The rows stand in `catalogue/`, one file
- * per part of the server; who moves an instrument takes its row from there. docs/metrics.md is
- * written from this list (`npm run docs`).
+ * (spec observability 4.4, 4.5, 11); ours start with `kvd.`. A row gives the OpenTelemetry name;
+ * the Prometheus name follows from it (`prometheus-name.ts`). The rows stand in `catalogue/`, one
+ * file per part of the server; who moves an instrument takes its row from there. docs/metrics.md
+ * is written from this list (`npm run docs`).
  */
 import { BLEND } from './catalogue/blend.ts';
 import { ENGINE } from './catalogue/engine.ts';

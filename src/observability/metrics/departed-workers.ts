@@ -1,6 +1,6 @@
 /**
- * Takes the series of workers away that are gone (spec observability 14.5): ids of workers grow with
- * every restart, and a series that nobody moves any more costs every scrape.
+ * Takes the series of workers away that are gone (spec observability 14.5): ids of workers grow
+ * with every restart, and a series that nobody moves any more costs every scrape.
  *
  *     registered ──▶ here ──dropped──▶ leaving ──600 s──▶ forgotten
  *                      ▲                  │

@@ -143,7 +143,8 @@ export class Histogram {
   }
 
   record(value: number, ...labelValues: readonly string[]): void {
-    if (Number.isNaN(value)) throw new TypeError(`${this.spec.name}: cannot record ${value}`);
+    if (!(value <= Number.POSITIVE_INFINITY))
+      throw new TypeError(`${this.spec.name}: cannot record ${value}`);
     const point = this.#points.at(labelValues).value;
     const bounds = this.#bounds;
     let bucket = 0;

@@ -1,4 +1,4 @@
-/** The hit rate: tokens asked for and tokens found, by model and tenant (spec observability 4.4). */
+/** The hit rate: tokens asked for and found, by model and tenant (spec observability 4.4). */
 import type { Subscriber } from '../event-bus.ts';
 import { ENGINE } from './catalogue/engine.ts';
 import type { MetricRegistry } from './registry.ts';

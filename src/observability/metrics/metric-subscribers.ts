@@ -1,6 +1,6 @@
 /**
- * All subscribers that move instruments, in the order of the reference (spec observability 1). A new
- * one is a file beside this one and a line here.
+ * All subscribers that move instruments, in the order of the reference (spec observability 1). A
+ * new one is a file beside this one and a line here.
  */
 import type { Clock } from '../../clock.ts';
 import type { EventBus } from '../event-bus.ts';

@@ -1,11 +1,11 @@
 /**
- * When sampled chunks were used last, by tenant. Bounded: in a full table a random entry makes room,
- * so what stays is a fair sample of what came. Finding, entering and dropping take the same time
+ * When sampled chunks were used last, by tenant. Bounded: in a full table a random entry makes
+ * room, so what stays is a fair sample of what came. Finding and entering take the same time
  * however full it is:
  *
  *   index   name → place           names    [ a | b | c | d ]
  *                                  uses     [ … | … | … | … ]
- *   dropping b: d moves to its place, and the end of the lists is free.
+ *   e comes, the draw is 1: it takes the place of b.
  */
 import type { Random } from './key-sampling.ts';
 

@@ -3,9 +3,9 @@
  * between (spec observability 5.3). That is what the size of a cache is about: one that keeps as
  * many chunks as the gap says has the hit.
  *
- * Every chunk moves its tenant's access count, sampled or not; a write moves the anchor from which a
- * gap counts and records nothing. Series are for each tenant and have many lines, so fewer tenants
- * than elsewhere have their own; the others share one series and one access count.
+ * Every chunk moves its tenant's access count, sampled or not; a write moves the anchor from which
+ * a gap counts and records nothing. Series are for each tenant and have many lines, so fewer
+ * tenants than elsewhere have their own; the others share one series and one access count.
  */
 import type { Subscriber } from '../event-bus.ts';
 import type { ChunkRange } from '../events.ts';

@@ -4,7 +4,8 @@
  * announces, and refuses
  *
  *   a length or count that is more than the bytes that are left (each element has one at least)
- *   nesting above DEPTH_MAX, bytes behind the value, the reserved byte c1
+ *   nesting above DEPTH_MAX, more values than VALUE_COUNT_MAX (a value takes far more room than
+ *   its byte), bytes behind the value, the reserved byte c1
  *
  *   00-7f e0-ff c0 c2 c3   1 byte                 cc-cf d0-d3    int, 1 2 4 8 bytes follow
  *   80-8f 90-9f a0-bf      map, array, str        d4-d8          ext, type and 1 2 4 8 16 bytes
@@ -14,6 +15,8 @@
 
 /** A record nests seven levels. */
 export const DEPTH_MAX = 32;
+/** The largest record has half a million keys of fifteen values. */
+export const VALUE_COUNT_MAX = 10_000_000;
 
 /** What is wrong with a frame; null = it is one whole value of MessagePack. */
 export function faultOfFrame(frame: Uint8Array): string | null {
@@ -23,6 +26,7 @@ export function faultOfFrame(frame: Uint8Array): string | null {
   counts[0] = 1;
   let depth = 0;
   let offset = 0;
+  let valueCount = 0;
   while (depth >= 0) {
     if (counts[depth] === 0) {
       depth -= 1;
@@ -36,10 +40,13 @@ export function faultOfFrame(frame: Uint8Array): string | null {
     const { bytes, elements } = size;
     if (offset + bytes + elements > frame.length) {
       const wanted = elements > 0 ? `${elements} elements` : `${bytes} bytes`;
-      return `expected ${wanted} at byte ${offset}, got ${frame.length - offset} bytes`;
+      const known = Number.isFinite(bytes + elements) ? wanted : 'a length';
+      return `expected ${known} at byte ${offset}, got ${frame.length - offset} bytes`;
     }
     offset += bytes;
     if (elements === 0) continue;
+    valueCount += elements;
+    if (valueCount > VALUE_COUNT_MAX) return `expected at most ${VALUE_COUNT_MAX} values, got more`;
     if (depth === DEPTH_MAX) return `expected at most ${DEPTH_MAX} levels, got more`;
     depth += 1;
     counts[depth] = elements;

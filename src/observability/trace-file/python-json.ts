@@ -51,7 +51,11 @@ function write(value: unknown, style: JsonStyle, depth: number): string {
   if (typeof value !== 'object') return writeText(String(value));
   const gap = gapOf(style, depth);
   if (Array.isArray(value)) {
-    return enclose('[]', gap, value.map((entry) => write(entry, style, depth + 1)));
+    return enclose(
+      '[]',
+      gap,
+      value.map((entry) => write(entry, style, depth + 1)),
+    );
   }
   const entries = Object.entries(value);
   if (style.sortsKeys) entries.sort(([a], [b]) => (a < b ? -1 : 1));

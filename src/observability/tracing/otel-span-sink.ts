@@ -1,7 +1,11 @@
 /**
- * Spans for the OpenTelemetry SDK, which samples none away and sends them in batches. Loaded with
+ * Spans for the OpenTelemetry SDK: every one is kept, and its processors send them on. Loaded with
  * the exporters only (`../otlp.ts`).
+ *
+ * A first span may say what its trace's id is made of, so that others can find the trace; the SDK
+ * takes the id from its generator in the middle of `startSpan`, which is where the seed is handed in.
  */
+import { createHash } from 'node:crypto';
 import {
   type Attributes,
   ROOT_CONTEXT,
@@ -9,9 +13,32 @@ import {
   SpanStatusCode,
   trace,
 } from '@opentelemetry/api';
-import type { TracerProvider } from '@opentelemetry/sdk-trace';
+import type { Resource } from '@opentelemetry/resources';
+import {
+  type IdGenerator,
+  RandomIdGenerator,
+  type SpanProcessor,
+  TracerProvider,
+} from '@opentelemetry/sdk-trace';
 import { hrTimeOf } from '../otel-time.ts';
-import type { OpenSpan, SpanSink, SpanStart } from './span-sink.ts';
+import type { OpenSpan, SpanAttributes, SpanSink, SpanStart } from './span-sink.ts';
+
+const TRACE_ID_DIGITS = 32;
+
+class TraceIds implements IdGenerator {
+  readonly #random = new RandomIdGenerator();
+  /** Of the trace that is about to start; undefined = a random id. */
+  seed: string | undefined;
+
+  generateTraceId(): string {
+    if (this.seed === undefined) return this.#random.generateTraceId();
+    return createHash('sha256').update(this.seed).digest('hex').slice(0, TRACE_ID_DIGITS);
+  }
+
+  generateSpanId(): string {
+    return this.#random.generateSpanId();
+  }
+}
 
 class OtelSpan implements OpenSpan {
   readonly span: Span;
@@ -20,8 +47,8 @@ class OtelSpan implements OpenSpan {
     this.span = span;
   }
 
-  setAttributes(attributes: Attributes): void {
-    this.span.setAttributes(attributes);
+  setAttributes(attributes: SpanAttributes): void {
+    this.span.setAttributes(attributes as Attributes);
   }
 
   end(atSeconds: number, error?: string): void {
@@ -30,17 +57,31 @@ class OtelSpan implements OpenSpan {
   }
 }
 
+export interface OtelSpanSinkOptions {
+  readonly resource: Resource;
+  readonly processor: SpanProcessor;
+}
+
 export class OtelSpanSink implements SpanSink {
+  readonly #ids = new TraceIds();
   readonly #provider: TracerProvider;
 
-  constructor(provider: TracerProvider) {
-    this.#provider = provider;
+  constructor({ resource, processor }: OtelSpanSinkOptions) {
+    const options = { resource, spanProcessors: [processor], idGenerator: this.#ids };
+    this.#provider = new TracerProvider(options);
   }
 
-  startSpan({ scope, name, parent, startSeconds, attributes }: SpanStart): OpenSpan {
+  startSpan(start: SpanStart): OpenSpan {
+    const { scope, name, parent, startSeconds, attributes } = start;
     const context =
       parent instanceof OtelSpan ? trace.setSpan(ROOT_CONTEXT, parent.span) : ROOT_CONTEXT;
     const options = { startTime: hrTimeOf(startSeconds), attributes: { ...attributes } };
+    this.#ids.seed = start.traceSeed;
     return new OtelSpan(this.#provider.getTracer(scope).startSpan(name, options, context));
+  }
+
+  /** Hands over what has ended, and waits until it is sent or has failed. */
+  shutdown(): Promise<void> {
+    return this.#provider.shutdown();
   }
 }

@@ -1,3 +1,4 @@
+/** (Longer than 400 lines: one case each.) */
 import * as assert from 'uvu/assert';
 import type { CacheKey } from '../../../src/engine/api.ts';
 import type { RequestContext } from '../../../src/engine/client-traits.ts';

@@ -49,8 +49,8 @@ export const ENGINE = {
     's',
     ['cache_salt'],
     LIFE_BUCKETS,
-    'From the last store or retrieve of a chunk until it is retrieved, wherever it was in between; ' +
-      'sampled chunks.',
+    'From the last store or retrieve of a chunk until it is retrieved, wherever it was in ' +
+      'between; sampled chunks.',
   ),
   realReuseGapObjects: reuse.histogram(
     'lmcache_mp.real_reuse_gap_objects',

@@ -22,8 +22,8 @@ export const HEALTH = {
     'lmcache_mp.l2_prefetch_failure',
     'chunks',
     ['reason', 'model_name'],
-    'Objects that were to be loaded from L2 and were not: `l1_oom`, `not_found`, `serde_failure`, ' +
-      '`lookup_timeout`, `load_timeout`, `overload`.',
+    'Objects that were to be loaded from L2 and were not: `l1_oom`, `not_found`, ' +
+      '`serde_failure`, `lookup_timeout`, `load_timeout`, `overload`.',
   ),
   timeouts: counter(
     'lmcache_mp.timeouts',
@@ -50,7 +50,8 @@ export const BUS = {
     'lmcache_mp.event_bus.dropped_events_total',
     '',
     [],
-    'Events for which the queue had no room. Counters have them; histograms, spans and lines do not.',
+    'Events for which the queue had no room. Counters have them; histograms, spans and lines ' +
+      'do not.',
   ),
   subscriberExceptions: bus.counter(
     'lmcache_mp.event_bus.subscriber_exceptions',

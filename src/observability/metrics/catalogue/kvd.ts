@@ -154,8 +154,8 @@ const SELF = {
     'kvd.expired_pending',
     '',
     ['kind'],
-    'What a listener waited for and gave up: its end did not come in ten minutes, or too many were ' +
-      'open.',
+    'What a listener waited for and gave up: its end did not come in ten minutes, or too many ' +
+      'were open.',
   ),
 };
 

@@ -9,8 +9,8 @@ export const L1 = {
     'lmcache_mp.l1_read',
     'chunks',
     ['cache_salt?'],
-    'Objects that a reader has let go: transfers, and also lookups that nobody fetched and stores ' +
-      'to L2. For what clients read see `lmcache_mp.l1_client_read`.',
+    'Objects that a reader has let go: transfers, and also lookups that nobody fetched and ' +
+      'stores to L2. For what clients read see `lmcache_mp.l1_client_read`.',
   ),
   clientRead: counter(
     'lmcache_mp.l1_client_read',
@@ -82,8 +82,8 @@ export const L1 = {
     's',
     [],
     EVICT_REUSE_BUCKETS,
-    'From the time an object left L1 until it was written again; 300 if it took longer or it never ' +
-      'was. Many short gaps: L1 is too small. Sampled objects.',
+    'From the time an object left L1 until it was written again; 300 if it took longer or it ' +
+      'never was. Many short gaps: L1 is too small. Sampled objects.',
   ),
   memoryUsageBytes: manager.gauge(
     'lmcache_mp.l1_memory_usage_bytes',

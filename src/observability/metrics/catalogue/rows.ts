@@ -1,8 +1,8 @@
 /**
  * Rows of the catalogue in short form, and the boundaries of its histograms.
  *
- * The reference gives every histogram the default boundaries of its SDK, which put all rates and all
- * short times into one bucket (spec observability 14.6). Ours are the ones below;
+ * The reference gives every histogram the default boundaries of its SDK, which put all rates and
+ * all short times into one bucket (spec observability 14.6). Ours are the ones below;
  * `--metrics-buckets legacy` brings the others back for the instruments of the reference.
  */
 import type { InstrumentSpec } from '../instrument.ts';
