@@ -367,6 +367,11 @@ suite('tests and documents', (test) => {
     assert.is(text, insertAdapters(text, await loadBackendTypes()), 'run `npm run docs`');
   });
 
+  test('docs/metrics.md has every instrument of the catalogue', () => {
+    const text = fs.readFileSync(path.join(ROOT, 'docs/metrics.md'), 'utf8');
+    assert.is(text, insertMetrics(text), 'run `npm run docs`');
+  });
+
   test('every npm script that a document names exists', () => {
     const { scripts } = JSON.parse(fs.readFileSync(path.join(ROOT, 'package.json'), 'utf8'));
     const faults: string[] = [];

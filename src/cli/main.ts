@@ -15,7 +15,10 @@ const COMMANDS: Readonly<Record<string, { help: string; load: () => Promise<Comm
     help: 'hit rates by eviction policy and L1 size',
     load: () => import('./simulate.ts'),
   },
-  trace: { help: 'look into recorded storage calls, replay them', load: () => import('./trace.ts') },
+  trace: {
+    help: 'look into recorded storage calls, replay them',
+    load: () => import('./trace.ts'),
+  },
   version: { help: 'print the version', load: () => import('./version.ts') },
 };
 

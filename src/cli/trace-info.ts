@@ -9,9 +9,9 @@
 import { writeFileSync } from 'node:fs';
 import type { TraceHeader, TraceTrailer } from '../observability/trace-file/frames.ts';
 import { TraceReader } from '../observability/trace-file/trace-reader.ts';
-import { CommandError, clientCommand, EXIT_CODE_USAGE, parseArguments } from './arguments.ts';
+import { clientCommand, parseArguments } from './arguments.ts';
 import type { ReportOptions } from './report.ts';
-import { traceProblem } from './trace-problem.ts';
+import { printable, traceProblem } from './trace-problem.ts';
 
 export interface TraceSummary {
   readonly path: string;
@@ -55,17 +55,21 @@ export function formatTraceSummary(summary: TraceSummary): string {
   const row = (label: string, value: string | number) => `  ${`${label}:`.padEnd(22)}${value}`;
   const lines = [
     `Trace file: ${summary.path}`,
-    row('level', header.level),
+    row('level', printable(header.level)),
     row('format_version', header.formatVersion),
     row('trace_schema_version', header.schemaVersion),
     row('duration', `${summary.durationSeconds.toFixed(3)}s`),
-    row('sm_config_digest', header.configDigest || '(none)'),
+    row('sm_config_digest', printable(header.configDigest) || '(none)'),
     row('total_records', summary.recordCount),
   ];
   if (skippedCount > 0) lines.push(row('skipped_records', skippedCount));
   if (trailer && trailer.droppedCount > 0) lines.push(row('dropped_records', trailer.droppedCount));
   if (counts.size === 0) lines.push('  ops: (none)');
-  else lines.push('  ops:', ...byName(counts).map(([name, count]) => `    ${name}: ${count}`));
+  else
+    lines.push(
+      '  ops:',
+      ...byName(counts).map(([name, count]) => `    ${printable(name)}: ${count}`),
+    );
   return `${lines.join('\n')}\n`;
 }
 
@@ -95,10 +99,7 @@ export async function run(argv: readonly string[]): Promise<number> {
   );
   const parsed = parseArguments<ReportOptions>(command, argv);
   if (!parsed) return 0;
-  const [file = '', extra] = parsed.args;
-  if (extra !== undefined) {
-    throw new CommandError('kvd trace info: error: expected one file', EXIT_CODE_USAGE);
-  }
+  const [file = ''] = parsed.args;
   const warn = (message: string) =>
     void process.stderr.write(`kvd trace info: warning: ${message}\n`);
   const summary = await summarizeTrace(file, warn).catch((error: unknown) => {

@@ -10,8 +10,6 @@
  * was published last is counted and sent, too.
  */
 import type { ServerConfig } from '../config/config.ts';
-import type { EventBus } from '../observability/event-bus.ts';
-import type { Logger } from '../observability/log.ts';
 import type { LogLevels } from '../observability/log-levels.ts';
 import { attachLines } from '../observability/logging/line-subscribers.ts';
 import { LookupHashLog } from '../observability/logging/lookup-hash-log.ts';
@@ -23,6 +21,8 @@ import { MetricRegistry } from '../observability/metrics/registry.ts';
 import { observeSelf } from '../observability/metrics/self-metrics.ts';
 import { OtlpExport } from '../observability/otlp.ts';
 import { PrometheusText } from '../observability/prometheus.ts';
+import { blendSpans } from '../observability/tracing/blend-spans.ts';
+import { mpSpans } from '../observability/tracing/mp-spans.ts';
 import type { L1Manager } from '../storage/l1-manager.ts';
 import type { Closers } from './closers.ts';
 import type { Ground } from './ground.ts';
@@ -59,6 +59,11 @@ export async function openObservability(
     attachMetrics(bus, { registry, clock, sampleRate: config.metrics.sampleRate });
   }
   if (config.hasRequestLogs) attachLines({ bus, log, levels });
+  if (otlp?.spans) {
+    const { hasRequestTraceIds = false } = config.otlp ?? {};
+    const options = { sink: otlp.spans, clock, registry, hasRequestTraceIds };
+    for (const subscriber of [mpSpans(options), blendSpans(options)]) bus.attach(subscriber);
+  }
   if (config.lookupHashLog) {
     const options = { ...config.lookupHashLog, clock, log: log.child('engine') };
     bus.attach(LookupHashLog.open(options));

@@ -2,8 +2,8 @@
  * Spans for the OpenTelemetry SDK: every one is kept, and its processors send them on. Loaded with
  * the exporters only (`../otlp.ts`).
  *
- * A first span may say what its trace's id is made of, so that others can find the trace; the SDK
- * takes the id from its generator in the middle of `startSpan`, which is where the seed is handed in.
+ * A first span may say what its trace's id is made of, so that others can find the trace. The SDK
+ * asks its generator for the id in the middle of `startSpan`: the seed waits there.
  */
 import { createHash } from 'node:crypto';
 import {

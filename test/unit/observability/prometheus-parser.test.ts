@@ -6,6 +6,9 @@ import { suite } from '../../support/suite.ts';
 const GAUGE = '# HELP g Help.\n# TYPE g gauge\n';
 const HISTOGRAM = '# HELP h Help.\n# TYPE h histogram\n';
 
+/** The end of a histogram of one value. */
+const REST = 'h_bucket{le="+Inf"} 1\nh_count 1\nh_sum 1\n';
+
 const REFUSED: readonly (readonly [why: string, text: string, complaint: RegExp])[] = [
   ['an unfinished line', `${GAUGE}g 1`, /no end/],
   ['a family twice', `${GAUGE}g{x="1"} 1\n${GAUGE}g{x="2"} 1\n`, /family twice/],
@@ -30,11 +33,7 @@ const REFUSED: readonly (readonly [why: string, text: string, complaint: RegExp]
     `${HISTOGRAM}h_bucket{le="5"} 1\nh_bucket{le="+Inf"} 1\nh_count 1\nh_sum 1\n`,
     /bounds/,
   ],
-  [
-    'bounds that fall',
-    `${HISTOGRAM}h_bucket{le="5.0"} 1\nh_bucket{le="2.0"} 1\nh_bucket{le="+Inf"} 1\nh_count 1\nh_sum 1\n`,
-    /bounds/,
-  ],
+  ['bounds that fall', `${HISTOGRAM}h_bucket{le="5.0"} 1\nh_bucket{le="2.0"} 1\n${REST}`, /bounds/],
   ['no last bucket', `${HISTOGRAM}h_bucket{le="5.0"} 1\nh_count 1\nh_sum 1\n`, /\+Inf/],
   [
     'counts that fall',
@@ -53,7 +52,7 @@ suite('reader of Prometheus text', (test) => {
   }
 
   test('reads what is right', () => {
-    const text = `${GAUGE}g{x="a\\"b\\\\\\n"} 1\n${HISTOGRAM}h_bucket{le="+Inf"} 1\nh_count 1\nh_sum 2\n`;
+    const text = `${GAUGE}g{x="a\\"b\\\\\\n"} 1\n${HISTOGRAM}${REST}`;
     const families = parsePrometheusText(text);
     assert.equal([...families.keys()], ['g', 'h']);
     assert.is(families.get('g')?.samples[0]?.labels.get('x'), 'a"b\\\n');
