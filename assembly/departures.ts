@@ -2,12 +2,12 @@
  * Objects that have lost their place in the index while they were readable: counted by namespace,
  * and some of them by name, for those who follow how long objects live.
  *
- *   DEPARTED   u32 namespace  +4 u32 count                  (8 bytes, one per namespace that lost any)
+ *   DEPARTED   u32 namespace  +4 u32 count             (8 bytes, one per namespace that lost any)
  *   NAMED      +0 32 bytes of chunk hash, padded with zeros  +32 u32 namespace       (36 bytes)
  *
  * Which objects are named decides their hash: its first four bytes, as a big-endian number, are
- * below the threshold. The counts are exact; of the names those for which there is no room are lost,
- * and counted. Nobody watches: an object costs one comparison. The door takes what there is after
+ * below the threshold. The counts are exact; names for which there is no room are lost, and
+ * counted. Nobody watches: an object costs one comparison. The door takes what there is after
  * every call that may have removed something.
  */
 import { HASH_SIZE, reserveRegion } from './memory-map';
@@ -86,7 +86,7 @@ export function departedUnits(): u64 {
   return units;
 }
 
-/** Records of NAMED; more than there is room for when some are lost. Ask before `takeDepartures`. */
+/** Records of NAMED; more than there is room for when some are lost. Before `takeDepartures`. */
 export function namedDepartures(): u32 {
   return namedCount;
 }

@@ -1,4 +1,4 @@
-/** What the bus hears of the stores to one L2 adapter: the beginning and end of each of its calls. */
+/** What the bus hears of the stores to one L2 adapter: begin and end of each of its calls. */
 import type { EventBus } from '../../observability/event-bus.ts';
 import type { CountBySalt } from '../../observability/events.ts';
 import type { ResidentObject } from '../l1-exchange.ts';

@@ -80,7 +80,7 @@ suite('event bus', (test) => {
     assert.is(bus.listenerErrorCount, 1);
   });
 
-  test('a full queue loses events for all but counters, and says how many and for whom', async () => {
+  test('a full queue loses events for all but counters, and says how many for whom', async () => {
     const { bus, log } = openBus(2);
     const { got, subscriber } = observer();
     const other = observer('Other');
@@ -161,7 +161,7 @@ suite('event bus', (test) => {
     assert.is(seenCount, 100);
   });
 
-  test('closing hands over what waits, then shuts subscribers down, and hears nothing more', async () => {
+  test('closing hands over what waits, shuts subscribers down, and hears nothing more', async () => {
     const { bus } = openBus();
     const { got, subscriber } = observer();
     bus.attach(subscriber);
