@@ -94,6 +94,9 @@ const PACKAGE_OWNERS: Readonly<Record<string, RegExp>> = {
   '@noble': /^(test|bench)\//,
   '@msgpack': /^(test|bench|src\/observability\/trace-file)\//,
   assemblyscript: /^(test|scripts)\//,
+  '@lezer': /^test\//,
+  '@prometheus-io': /^test\//,
+  yaml: /^test\//,
 };
 
 const roomOf = (file: string): string => /^src\/([^/]+)\//.exec(file)?.[1] ?? '';

@@ -41,6 +41,9 @@ export interface EventBusOptions {
 }
 
 export const EVENT_QUEUE_SIZE = 10_000;
+/** Nobody looks at metrics, spans and lines sooner. */
+const DRAIN_DELAY_MS = 10;
+const HURRY_DEPTH_MAX = 1000;
 /** What a request may wait behind the drain. */
 const SLICE_MS = 2;
 /** Events between two looks at the clock. */
@@ -69,6 +72,8 @@ class Listeners {
 export class EventBus {
   readonly #clock: Clock;
   readonly #queueSize: number;
+  /** Of the queue, from which on the drain is in a hurry. */
+  readonly #hurryDepth: number;
   readonly #log: Logger | null;
   readonly #listeners = new Map<EventName, Listeners>();
   readonly #subscribers: Subscriber[] = [];
@@ -79,7 +84,9 @@ export class EventBus {
   #events: unknown[] = [];
   #times: number[] = [];
   #head = 0;
+  /** A drain is due, at once or in a while. */
   #isArmed = false;
+  #isHurried = false;
   #isClosed = false;
   #droppedCount = 0;
   /** From the precise clock to the wall clock. */
@@ -90,6 +97,7 @@ export class EventBus {
   constructor({ clock = systemClock, queueSize = EVENT_QUEUE_SIZE, log }: EventBusOptions = {}) {
     this.#clock = clock;
     this.#queueSize = queueSize;
+    this.#hurryDepth = Math.min(queueSize / 2, HURRY_DEPTH_MAX);
     this.#log = log ?? null;
   }
 
@@ -154,9 +162,7 @@ export class EventBus {
     this.#names.push(name);
     this.#events.push(event);
     this.#times.push(atSeconds);
-    if (this.#isArmed) return;
-    this.#isArmed = true;
-    setImmediate(() => this.#drainSlice());
+    this.#arm();
   }
 
   /** Hands everything over that waits. For those who read what subscribers have made of it. */
@@ -218,6 +224,21 @@ export class EventBus {
     }
   }
 
+  /**
+   * Events of a while are handed over together: the loop then turns less often, and the code of the
+   * subscribers is warm. A queue that fills up is not kept waiting.
+   */
+  #arm(): void {
+    const isFilling = this.queueDepth >= this.#hurryDepth;
+    if (isFilling && !this.#isHurried) {
+      this.#isHurried = true;
+      setImmediate(() => this.#drainSlice());
+    }
+    if (this.#isArmed) return;
+    this.#isArmed = true;
+    this.#clock.after(DRAIN_DELAY_MS, () => this.#drainSlice());
+  }
+
   #drop({ counts, others }: Listeners, event: unknown, atSeconds: number): void {
     for (const entry of counts) this.#run(entry, event, atSeconds);
     if (others.length === 0) return;
@@ -234,11 +255,13 @@ export class EventBus {
 
   #drainSlice(): void {
     this.#isArmed = false;
+    this.#isHurried = false;
     const endMs = this.#clock.preciseMs() + SLICE_MS;
     while (this.queueDepth > 0) {
       for (let i = 0; i < EVENTS_PER_LOOK && this.queueDepth > 0; i += 1) this.#handOverNext();
       if (this.queueDepth > 0 && this.#clock.preciseMs() >= endMs) {
         this.#isArmed = true;
+        this.#isHurried = true;
         setImmediate(() => this.#drainSlice());
         return;
       }
