@@ -10,6 +10,7 @@
  * was published last is counted and sent, too.
  */
 import type { ServerConfig } from '../config/config.ts';
+import { describeConfig } from '../config/describe-config.ts';
 import type { LogLevels } from '../observability/log-levels.ts';
 import { attachLines } from '../observability/logging/line-subscribers.ts';
 import { LookupHashLog } from '../observability/logging/lookup-hash-log.ts';
@@ -21,9 +22,12 @@ import { MetricRegistry } from '../observability/metrics/registry.ts';
 import { observeSelf } from '../observability/metrics/self-metrics.ts';
 import { OtlpExport } from '../observability/otlp.ts';
 import { PrometheusText } from '../observability/prometheus.ts';
+import { describeStorageConfig } from '../observability/trace-file/storage-config.ts';
+import { TraceRecorder } from '../observability/trace-file/trace-recorder.ts';
 import { blendSpans } from '../observability/tracing/blend-spans.ts';
 import { mpSpans } from '../observability/tracing/mp-spans.ts';
 import type { L1Manager } from '../storage/l1-manager.ts';
+import type { StorageTrace } from '../storage/trace-recording.ts';
 import type { Closers } from './closers.ts';
 import type { Ground } from './ground.ts';
 import { observeOtlp } from './house-metrics.ts';
@@ -70,6 +74,23 @@ export async function openObservability(
   }
   const prometheus = new PrometheusText({ instanceId, registry, constantLabels, clock });
   return { registry, prometheus };
+}
+
+/** The recorder of `--trace-level storage`; null: nothing is recorded. Throws `ERR_CONFIG`. */
+export async function openStorageTrace(
+  { config, clock, log }: Ground,
+  closers: Closers,
+): Promise<StorageTrace | null> {
+  if (!config.storageTrace) return null;
+  const described = describeConfig(config)['storage_manager'] as Readonly<Record<string, unknown>>;
+  const recorder = await TraceRecorder.open({
+    ...config.storageTrace,
+    config: describeStorageConfig(described),
+    clock,
+    log: log.child('observability'),
+  });
+  closers.add(() => recorder.close());
+  return recorder;
 }
 
 /** The lines of `--enable-extra-logging`. */

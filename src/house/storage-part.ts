@@ -89,7 +89,11 @@ export function loadCore(config: ServerConfig, log: Logger): Core {
   return core;
 }
 
-export function buildStorage({ config, log, clock, bus }: Ground, core: Core, memory: L1Memory) {
+export function buildStorage(
+  { config, log, clock, bus, trace }: Ground,
+  core: Core,
+  memory: L1Memory,
+) {
   const { table, namespaces } = core;
   const { hashSizeBytes } = core.hasher;
   const sampleThreshold = config.hasMetrics ? hashThresholdOf(config.metrics.sampleRate) : 0;
@@ -106,6 +110,7 @@ export function buildStorage({ config, log, clock, bus }: Ground, core: Core, me
     readTtlMs: config.readTtlMs,
     namespaces,
     l2: { ...config.l2, hashSizeBytes },
+    trace: trace ?? null,
     clock,
     bus,
     log: log.child('storage'),
