@@ -121,17 +121,22 @@ async function build(
     log.info(`LMCache ${transport} cache server is running on ${endpoint}`);
   }
   log.info('LMCache cache server is running...');
-  const rehearsal = new Rehearsal({
-    openHouse: () => openRehearsalHouse(ground, shim),
-    dialect: config.wireDialect,
-    onEnd: collectGarbage,
-    clock,
-    log: log.child('wire'),
-  });
-  closers.add(() => rehearsal.stop());
+  rehearse(ground, shim, collectGarbage, closers);
   return {
     endpoints: doors.endpoints,
     httpUrl: http.url,
     close: () => closers.closeAll(),
   };
+}
+
+/** In the background: the server answers already. */
+function rehearse(ground: Ground, shim: Shim, collectGarbage: () => void, closers: Closers): void {
+  const rehearsal = new Rehearsal({
+    openHouse: () => openRehearsalHouse(ground, shim),
+    dialect: ground.config.wireDialect,
+    onEnd: collectGarbage,
+    clock: ground.clock,
+    log: ground.log.child('wire'),
+  });
+  closers.add(() => rehearsal.stop());
 }

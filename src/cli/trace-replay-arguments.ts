@@ -65,8 +65,8 @@ function replayCommand() {
     .option('--speed <factor>', 'times faster than recorded; max = without any wait', '1')
     .addHelpText(
       'after',
-      '\nThe storage room is that of the storage flags: --l1-size-gb X --eviction-policy LRU and\n' +
-        'any other of `kvd server --help` under L1 memory, Eviction and L2 storage.',
+      '\nThe storage room is that of the storage flags: --l1-size-gb X --eviction-policy LRU\n' +
+        'and any other of `kvd server --help` under L1 memory, Eviction and L2 storage.',
     );
 }
 

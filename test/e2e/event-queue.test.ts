@@ -1,6 +1,7 @@
 /**
- * The event queue held shut (`--event-bus-queue-size 0`) under load: histograms, spans and log lines
- * are lost and counted, counters are exact, and clients see no difference (field lesson 13.5).
+ * The event queue held shut (`--event-bus-queue-size 0`) under load: histograms, spans and log
+ * lines are lost and counted, counters are exact, and clients see no difference (field lesson
+ * 13.5).
  */
 import * as assert from 'uvu/assert';
 import { endSession, lookup, promptOf } from '../support/fake-worker.ts';

@@ -57,7 +57,7 @@ export class TraceValueError extends Error {
 
 const FLOAT_FIELDS: ReadonlySet<string> = new Set(['submit_time']);
 const HASH_SIZE_MAX_BYTES = 255;
-/** What surrounds the hash in a key, by everything else in it; more kinds do not meet in a trace. */
+/** What surrounds the hash in a key, by all else in it; more kinds do not meet in a trace. */
 const KEY_FRAME_COUNT_MAX = 4096;
 const keyFrames = new Map<string, { readonly head: Uint8Array; readonly tail: Uint8Array }>();
 

@@ -39,20 +39,30 @@ export interface ChildStart {
   readonly attributes: SpanAttributes;
 }
 
-class Session {
-  readonly root: OpenSpan;
-  readonly children = new Map<string, OpenSpan[]>();
-  childCount = 0;
+/** What decides when a session is over. */
+class Outlook {
   /** Work that has been announced and has not ended, with or without a span. */
   inFlightCount = 0;
   /** Something is sure to follow. */
   isAwaited = false;
-  /** Set: the root waits for what is in flight. */
+  /** Set: it has been said that the session is over. */
   endSeconds: number | null = null;
+
+  get isIdle(): boolean {
+    return this.inFlightCount === 0 && !this.isAwaited;
+  }
+}
+
+class Session {
+  readonly root: OpenSpan;
+  readonly outlook: Outlook;
+  readonly children = new Map<string, OpenSpan[]>();
+  childCount = 0;
   latestSeconds: number;
 
-  constructor(root: OpenSpan, atSeconds: number) {
+  constructor(root: OpenSpan, outlook: Outlook, atSeconds: number) {
     this.root = root;
+    this.outlook = outlook;
     this.latestSeconds = atSeconds;
   }
 }
@@ -63,8 +73,8 @@ export class SpanTree {
   readonly #options: SpanTreeOptions;
   /** The longest silent first. */
   readonly #sessions = new Map<string, Session>();
-  /** Work that was announced before anything has opened its session. */
-  readonly #early = new Map<string, number>();
+  /** Of sessions with work that was announced before anything has opened them. */
+  readonly #early = new Map<string, Outlook>();
   readonly #timer: Timer;
 
   constructor(scope: string, rootName: string, options: SpanTreeOptions) {
@@ -72,10 +82,6 @@ export class SpanTree {
     this.#rootName = rootName;
     this.#options = options;
     this.#timer = options.clock.every(SWEEP_MS, () => this.#expire());
-  }
-
-  get sessionCount(): number {
-    return this.#sessions.size;
   }
 
   /** Nothing when it is open already. */
@@ -125,59 +131,64 @@ export class SpanTree {
   }
 
   begin(sessionId: string, atSeconds: number): void {
-    const session = this.#use(sessionId, atSeconds);
-    if (session) session.inFlightCount += 1;
-    else this.#countEarly(sessionId, 1);
+    this.#use(sessionId, atSeconds);
+    const outlook = this.#findOutlook(sessionId) ?? this.#expect(sessionId);
+    outlook.inFlightCount += 1;
   }
 
   /** Ends the root, too, if it waits for this. */
   finish(sessionId: string, atSeconds: number): void {
     const session = this.#use(sessionId, atSeconds);
-    if (!session) {
-      this.#countEarly(sessionId, -1);
-      return;
-    }
-    session.inFlightCount = Math.max(0, session.inFlightCount - 1);
-    if (session.endSeconds !== null) this.#closeIfIdle(sessionId, session);
+    const outlook = this.#findOutlook(sessionId);
+    if (!outlook) return;
+    outlook.inFlightCount = Math.max(0, outlook.inFlightCount - 1);
+    if (session) this.#closeIfOver(sessionId, session);
+    else if (outlook.isIdle) this.#early.delete(sessionId);
   }
 
-  /** The root is not ended before `isAwaited` is taken back. */
+  /** The root is not ended before `isAwaited` is taken back. After \`begin\`. */
   await(sessionId: string, isAwaited: boolean): void {
-    const session = this.#sessions.get(sessionId);
-    if (session) session.isAwaited = isAwaited;
+    const outlook = this.#findOutlook(sessionId);
+    if (outlook) outlook.isAwaited = isAwaited;
   }
 
   closeRoot(sessionId: string, atSeconds: number): void {
     const session = this.#use(sessionId, atSeconds);
-    if (!session) return;
-    session.endSeconds = atSeconds;
-    this.#closeIfIdle(sessionId, session);
+    const outlook = this.#findOutlook(sessionId);
+    if (outlook) outlook.endSeconds = atSeconds;
+    if (session) this.#closeIfOver(sessionId, session);
   }
 
   /** Ends everything that is open. */
   close(): void {
     this.#timer.cancel();
     const nowSeconds = this.#options.clock.wallMs() / 1000;
-    for (const [sessionId, session] of this.#sessions) {
-      this.#fail(sessionId, session, nowSeconds, 'the server stopped');
+    for (const session of this.#sessions.values()) {
+      this.#endAll(session, nowSeconds, 'the server stopped');
     }
+    this.#sessions.clear();
   }
 
-  #countEarly(sessionId: string, change: 1 | -1): void {
-    const count = (this.#early.get(sessionId) ?? 0) + change;
-    this.#early.delete(sessionId);
-    if (count > 0) this.#early.set(sessionId, count);
-    if (this.#early.size <= SESSION_COUNT_MAX) return;
+  #findOutlook(sessionId: string): Outlook | undefined {
+    return this.#sessions.get(sessionId)?.outlook ?? this.#early.get(sessionId);
+  }
+
+  /** The oldest is forgotten when there are too many. */
+  #expect(sessionId: string): Outlook {
     for (const oldest of this.#early.keys()) {
-      this.#early.delete(oldest);
-      return;
+      if (this.#early.size >= SESSION_COUNT_MAX) this.#early.delete(oldest);
+      break;
     }
+    const outlook = new Outlook();
+    this.#early.set(sessionId, outlook);
+    return outlook;
   }
 
-  #closeIfIdle(sessionId: string, session: Session): void {
-    if (session.inFlightCount > 0 || session.isAwaited) return;
+  #closeIfOver(sessionId: string, session: Session): void {
+    const { isIdle, endSeconds } = session.outlook;
+    if (!isIdle || endSeconds === null) return;
     this.#sessions.delete(sessionId);
-    const atSeconds = Math.max(session.endSeconds ?? 0, session.latestSeconds);
+    const atSeconds = Math.max(endSeconds, session.latestSeconds);
     this.#endChildren(session, atSeconds, 'not ended');
     session.root.end(atSeconds);
   }
@@ -186,19 +197,20 @@ export class SpanTree {
     const session = this.#sessions.get(sessionId);
     if (!session) return null;
     session.latestSeconds = Math.max(session.latestSeconds, atSeconds);
+    this.#sessions.delete(sessionId);
+    this.#sessions.set(sessionId, session);
     return session;
   }
 
   #open(sessionId: string, atSeconds: number): Session {
     if (this.#sessions.size >= SESSION_COUNT_MAX) {
-      for (const [oldest, session] of this.#sessions) {
-        this.#fail(oldest, session, atSeconds, 'too many sessions are open');
+      for (const [silent, session] of this.#sessions) {
+        this.#giveUp(silent, session, atSeconds, 'too many sessions are open');
         break;
       }
     }
     const root = this.#start(sessionId, this.#rootName, null, atSeconds, {});
-    const session = new Session(root, atSeconds);
-    session.inFlightCount = this.#early.get(sessionId) ?? 0;
+    const session = new Session(root, this.#early.get(sessionId) ?? new Outlook(), atSeconds);
     this.#early.delete(sessionId);
     this.#sessions.set(sessionId, session);
     return session;
@@ -223,16 +235,22 @@ export class SpanTree {
     const nowSeconds = this.#options.clock.wallMs() / 1000;
     for (const [sessionId, session] of this.#sessions) {
       if (nowSeconds - session.latestSeconds < EXPIRY_SECONDS) continue;
-      this.#fail(sessionId, session, nowSeconds, `no end within ${EXPIRY_SECONDS} s`);
+      this.#giveUp(sessionId, session, nowSeconds, `no end within ${EXPIRY_SECONDS} s`);
     }
   }
 
-  #fail(sessionId: string, session: Session, atSeconds: number, error: string): void {
+  #giveUp(sessionId: string, session: Session, atSeconds: number, error: string): void {
     this.#sessions.delete(sessionId);
-    const endSeconds = Math.max(atSeconds, session.latestSeconds);
-    const spanCount = 1 + this.#endChildren(session, endSeconds, error);
-    session.root.end(endSeconds, error);
+    const spanCount = this.#endAll(session, atSeconds, error);
     this.#options.registry?.counter(KVD.expiredPending).add(spanCount, 'span');
+  }
+
+  /** Returns the number of spans. */
+  #endAll(session: Session, atSeconds: number, error: string): number {
+    const endSeconds = Math.max(atSeconds, session.latestSeconds);
+    const childCount = this.#endChildren(session, endSeconds, error);
+    session.root.end(endSeconds, error);
+    return 1 + childCount;
   }
 
   #failOldest(session: Session, atSeconds: number): void {

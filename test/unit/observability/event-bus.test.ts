@@ -168,7 +168,7 @@ suite('event bus', (test) => {
     assert.is(seenCount, 600);
   });
 
-  test('closing hands over what waits, shuts subscribers down, and hears nothing more', async () => {
+  test('closing hands over what waits, then shuts subscribers down', async () => {
     const { bus } = openBus();
     const { got, subscriber } = observer();
     bus.attach(subscriber);
