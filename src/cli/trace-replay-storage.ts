@@ -141,6 +141,7 @@ export class StorageReplay implements ReplayStorage {
     const { storage } = this.#options;
     const shape = shapeOf(layout);
     this.#noteShape(keys, shape);
+    this.#keepReserved(keys);
     const parts = this.#partsOf(keys);
     const places: Places[] = [];
     return {
@@ -274,10 +275,16 @@ export class StorageReplay implements ReplayStorage {
       const name = nameOf(keys[i]!);
       const former = this.#reserved.get(name);
       this.#reserved.set(name, { slot, offset: offsets[i]!, sizeBytes });
-      // An expired reservation is handed over with its memory, and one pin of it is enough.
+      // A key that the call names twice is pinned twice, and will be finished once.
       if (former?.slot === slot) storage.releaseAbandoned(Uint32Array.of(slot));
-      else if (former) storage.discardStore(Uint32Array.of(former.slot));
     }
+  }
+
+  /** A trace does not say that a writer has given up: the next one takes its places over. */
+  #keepReserved(keys: Keys): void {
+    if (this.#reserved.size === 0) return;
+    const slots = keys.flatMap((key) => this.#reserved.get(nameOf(key))?.slot ?? []);
+    if (slots.length > 0) this.#options.storage.extendStore(Uint32Array.from(slots));
   }
 
   #noteShape(keys: Keys, shape: ObjectShape): void {

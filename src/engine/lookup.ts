@@ -128,6 +128,7 @@ export class LookupModule implements EngineModule {
         'info',
         'short-prompt',
         `LOOKUP of ${key.tokens.count} tokens is shorter than one chunk; nothing is cached`,
+        { requestId: key.requestId },
       );
     }
     const isFailedLoad =

@@ -3,13 +3,14 @@
  *
  *   publish ─┬─▶ followers           at once, inside of publish: those who must see every event in
  *            │                       the order in which it happens (KV events)
- *            └─▶ queue ─▶ drain ─▶ subscribers      later, in slices of the event loop
- *                  └ full: `counts` of the subscribers at once; the rest of the event is lost, and
- *                    counted for everybody who would have got it
+ *            ├─▶ `counts`            at once: counters of the subscribers
+ *            └─▶ queue ─▶ drain ─▶ `subscriptions`   later, in slices of the event loop
+ *                  └ full: the event is lost for them, and counted for everybody who misses it
  *
- * So counters are exact whatever happens (field lesson 13.5); histograms, spans and log lines of an
- * overload are lost, visibly. A listener that throws is counted under its subscriber's name, and
- * everybody else goes on. Nobody listens to an event: `publish` is one look into a table.
+ * So counters are exact at any moment, whatever happens (field lesson 13.5); histograms, spans and
+ * log lines of an overload are lost, visibly. A listener that throws is counted under its
+ * subscriber's name, and everybody else goes on. Nobody listens to an event: `publish` is one look
+ * into a table.
  *
  * `publish` gets an event as it is and keeps it (events.ts says why nobody may change it), so it
  * costs well under a microsecond; the time of the event is taken there.
@@ -25,7 +26,7 @@ export type Subscriptions = { readonly [N in EventName]?: Listener<N> };
 export interface Subscriber {
   /** `subscriber_name` of the self metrics. */
   readonly name: string;
-  /** Adds to counters: gets every event, though not always in order. */
+  /** Adds to counters: gets every event, when it happens. Cheap: the publisher waits for it. */
   readonly counts?: Subscriptions;
   /** Everything else: gets events in order, and loses those for which the queue has no room. */
   readonly subscriptions?: Subscriptions;
@@ -155,8 +156,10 @@ export class EventBus {
     if (listeners.followers.length > 0) this.#follow(listeners, event);
     if (listeners.counts.length === 0 && listeners.others.length === 0) return;
     const atSeconds = this.#nowSeconds();
+    for (const entry of listeners.counts) this.#run(entry, event, atSeconds);
+    if (listeners.others.length === 0) return;
     if (this.queueDepth >= this.#queueSize) {
-      this.#drop(listeners, event, atSeconds);
+      this.#drop(listeners);
       return;
     }
     this.#names.push(name);
@@ -239,9 +242,7 @@ export class EventBus {
     this.#clock.after(DRAIN_DELAY_MS, () => this.#drainSlice());
   }
 
-  #drop({ counts, others }: Listeners, event: unknown, atSeconds: number): void {
-    for (const entry of counts) this.#run(entry, event, atSeconds);
-    if (others.length === 0) return;
+  #drop({ others }: Listeners): void {
     this.#droppedCount += 1;
     for (const { subscriber } of others) {
       this.#lost.set(subscriber.name, (this.#lost.get(subscriber.name) ?? 0) + 1);
@@ -278,9 +279,7 @@ export class EventBus {
     const listeners = this.#listeners.get(name);
     // Its last subscriber has left meanwhile.
     if (!listeners) return;
-    const { counts, others } = listeners;
-    for (const entry of counts) this.#run(entry, event, atSeconds);
-    for (const entry of others) this.#run(entry, event, atSeconds);
+    for (const entry of listeners.others) this.#run(entry, event, atSeconds);
   }
 
   #compact(): void {

@@ -21,6 +21,7 @@ import { suite } from '../support/suite.ts';
 const never = new AbortController().signal;
 
 const NAME = 'bucket';
+const LISTING_LAG_MS = 100;
 let server: Promise<L2Server> | null = null;
 
 interface Bucket {
@@ -40,9 +41,14 @@ async function emptyBucket(): Promise<Bucket> {
     credentials: S3_CREDENTIALS,
   });
   if (isFirst) await client.send(new CreateBucketCommand({ Bucket: NAME }));
-  for (;;) {
+  // A listing right after a write may lack it; two in a row do not.
+  for (let emptyCount = 0; emptyCount < 2; ) {
     const { Contents = [] } = await client.send(new ListObjectsV2Command({ Bucket: NAME }));
-    if (Contents.length === 0) break;
+    emptyCount = Contents.length === 0 ? emptyCount + 1 : 0;
+    if (Contents.length === 0) {
+      await new Promise((resolve) => setTimeout(resolve, LISTING_LAG_MS));
+      continue;
+    }
     const Objects = Contents.map(({ Key }) => ({ Key }));
     await client.send(new DeleteObjectsCommand({ Bucket: NAME, Delete: { Objects } }));
   }

@@ -9,6 +9,7 @@ import { type GroupRule, L1Manager, type ObjectShape } from '../../src/storage/l
 import type { L1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
 import type { L2Settings } from '../../src/storage/l2/l2-tier.ts';
 import { StorageManager } from '../../src/storage/storage-manager.ts';
+import type { StorageTrace } from '../../src/storage/trace-recording.ts';
 import { NO_WINDOW } from '../../src/storage/window-fold.ts';
 import { RecordingLogger } from './recording-logger.ts';
 import { VirtualClock } from './virtual-clock.ts';
@@ -43,6 +44,7 @@ export interface L1HouseOptions {
   readonly l2?: Partial<L2Settings>;
   /** See `L1Reports`. */
   readonly sampleThreshold?: number;
+  readonly trace?: StorageTrace;
 }
 
 function loadCore(sizeBytes: number, evictionPolicy: EvictionPolicy): Core {
@@ -110,6 +112,7 @@ export function buildL1House(options: L1HouseOptions) {
     readTtlMs: READ_TTL_MS,
     namespaces,
     l2: { ...L2_SETTINGS, hashSizeBytes: core.hasher.hashSizeBytes, ...options.l2 },
+    trace: options.trace ?? null,
   });
 
   /** Keys of `count` chunks of a prompt over `ranks` ranks. */

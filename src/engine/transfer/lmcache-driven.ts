@@ -245,7 +245,8 @@ export class LMCacheDrivenTransferModule implements EngineModule {
     if (lostCount === 0) return;
     this.#lostObjectCount += lostCount;
     const message = `${lostCount} objects are not kept: cleared, or past --l1-write-ttl-seconds`;
-    this.#options.log.limited('warn', 'store-lost', `STORE ${key.requestId}: ${message}`);
+    const { requestId } = key;
+    this.#options.log.limited('warn', 'store-lost', `STORE: ${message}`, { requestId });
   }
 
   async #scatter(

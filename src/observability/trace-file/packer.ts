@@ -11,7 +11,9 @@ import { Encoder } from '@msgpack/msgpack';
 
 export const FRAME_HEAD_BYTES = 4;
 
-const plainEncoder = new Encoder({ useBigInt64: true });
+const plainEncoder = new Encoder();
+/** Not for all: it makes floats of numbers beyond 32 bits. */
+const bigEncoder = new Encoder({ useBigInt64: true });
 const floatEncoder = new Encoder({ forceIntegerToFloat: true });
 
 export class Packer {
@@ -34,7 +36,7 @@ export class Packer {
 
   /** Anything but a float. */
   value(value: unknown): void {
-    this.bytes(plainEncoder.encode(value));
+    this.bytes((typeof value === 'bigint' ? bigEncoder : plainEncoder).encode(value));
   }
 
   float(value: number): void {

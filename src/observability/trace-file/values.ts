@@ -162,7 +162,7 @@ function readMap(fields: Readonly<Record<string, unknown>>): ReadonlyMap<string,
   return new Map(Object.entries(fields).map(([name, entry]) => [name, readValue(entry)]));
 }
 
-const isSafe = (value: bigint) => BigInt(Number(value)) === value && value <= 2n ** 53n;
+const isSafe = (value: bigint) => Number.isSafeInteger(Number(value));
 
 function readTyped(tag: string, payload: unknown): TypedValue {
   switch (tag) {

@@ -6,9 +6,12 @@
  *                ├─ closeRoot                       nothing is in flight
  *                └─ closeRoot … last work ends      something is: the root ends with the last child
  *
- * A child is found by its key; of several with one key the oldest ends first. What nobody ends is
- * ended as failed: by age (600 s without news of its session), when there are too many sessions,
- * and at the end of the server (spec observability 14.5, 14.8). Every span ends exactly once.
+ * A child is found by its key; of several with one key the oldest ends first. What is said of a
+ * session before anything has opened it, like work that waits for its turn, counts when it opens.
+ *
+ * What nobody ends is ended as failed: by age (600 s without news of its session), when there are
+ * too many sessions or children, and at the end of the server (spec observability 14.5, 14.8).
+ * Every span ends exactly once.
  */
 import type { Clock, Timer } from '../../clock.ts';
 import { KVD } from '../metrics/catalogue/kvd.ts';
@@ -146,7 +149,7 @@ export class SpanTree {
     else if (outlook.isIdle) this.#early.delete(sessionId);
   }
 
-  /** The root is not ended before `isAwaited` is taken back. After \`begin\`. */
+  /** The root is not ended before `isAwaited` is taken back. After `begin`. */
   await(sessionId: string, isAwaited: boolean): void {
     const outlook = this.#findOutlook(sessionId);
     if (outlook) outlook.isAwaited = isAwaited;

@@ -106,7 +106,7 @@ suite('event bus: detach', (test) => {
     bus.publish('mp.request.start', { sessionId: 'r' });
     detach();
     bus.drain();
-    assert.equal(seen, []);
+    assert.equal(seen.splice(0), ['a counts'], 'counters do not wait');
     assert.is(bus.queueDepth, 0);
     assert.not.ok(bus.hasListeners('mp.request.start'));
     const detachAgain = bus.attach(subscriber('b', seen));
@@ -115,7 +115,7 @@ suite('event bus: detach', (test) => {
     detachAgain();
     detachAgain();
     bus.drain();
-    assert.equal(seen, ['c counts', 'c']);
+    assert.equal(seen, ['b counts', 'c counts', 'c']);
     assert.ok(bus.hasListeners('mp.request.start'));
   });
 
@@ -134,7 +134,7 @@ suite('event bus: detach', (test) => {
     bus.attach(subscriber('b', seen));
     for (let i = 0; i < 2; i += 1) bus.publish('mp.request.start', { sessionId: 'r' });
     bus.drain();
-    assert.equal(seen, ['b counts', 'leaving', 'b', 'b counts', 'b']);
+    assert.equal(seen, ['b counts', 'b counts', 'leaving', 'b', 'b']);
   });
 
   test('who has left is not shut down with the others; followers stay', async () => {

@@ -97,16 +97,34 @@ suite('span tree: news before the first span', (test) => {
     assert.equal(ends(sink).at(-1), ['root', at + 5, null]);
   });
 
-  test('work that never started leaves nothing behind for a later session of that name', () => {
+  test('work that never started says nothing about later work of that session', () => {
     const { sink, tree, nowSeconds } = house();
     const at = nowSeconds();
     tree.begin('s', at);
     tree.closeRoot('s', at + 1);
     tree.finish('s', at + 1);
-    tree.openRoot('s', at + 2);
-    assert.is(sink.open.length, 1);
-    tree.closeRoot('s', at + 3);
-    assert.equal(ends(sink), [['root', at + 3, null]]);
+    tree.begin('s', at + 2);
+    tree.openChild('s', child('work', at + 2));
+    tree.closeChild('s', 'work', endAt(at + 3));
+    tree.finish('s', at + 3);
+    assert.is(sink.open.length, 1, 'this session is not over');
+    tree.closeRoot('s', at + 4);
+    assert.equal(ends(sink).at(-1), ['root', at + 4, null]);
+  });
+
+  test('of too many sessions that nothing has opened the oldest is forgotten', () => {
+    const { sink, tree, nowSeconds } = house();
+    const at = nowSeconds();
+    for (let i = 0; i <= 10_000; i += 1) tree.begin(`${i}`, at);
+    for (const sessionId of ['0', '1']) {
+      tree.openRoot(sessionId, at);
+      tree.closeRoot(sessionId, at + 1);
+    }
+    assert.equal(
+      sink.ended.map(({ attributes }) => attributes['session_id']),
+      ['0'],
+    );
+    assert.is(sink.open[0]?.attributes['session_id'], '1', 'its work is still expected');
   });
 });
 
