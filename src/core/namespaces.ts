@@ -216,6 +216,11 @@ export class NamespaceTable {
     return entry.id;
   }
 
+  /** Undefined when no object lies under the id any more and it has been dropped. */
+  lookup(id: number): Namespace | undefined {
+    return this.#byId[id];
+  }
+
   describe(id: number): Namespace {
     const entry = this.#byId[id];
     if (!entry) throw new KvdError('ERR_INTERNAL', `there is no namespace ${id}`);

@@ -98,7 +98,7 @@ export class L1Reports {
     const sampledKeys: SampledKey[] = [];
     let [keyCount, runCount] = [0, 0];
     let namespaceId = -1;
-    let owner: Namespace | null = null;
+    let owner: Namespace | undefined;
     const endRun = () => {
       if (owner && runCount > 0) add(countBySalt, owner.cacheSalt, runCount);
       runCount = 0;
@@ -109,14 +109,16 @@ export class L1Reports {
       if (id !== namespaceId) {
         endRun();
         namespaceId = id;
-        owner = namespaces.describe(id);
+        owner = namespaces.lookup(id);
       }
+      // Of an object that was cleared while it was read, with the last of its tenant.
+      if (!owner) continue;
       runCount += 1;
       keyCount += 1;
       if (table.hashWordOf(slot) >= sampleThreshold) continue;
       const chunkHash = new Uint8Array(hashSizeBytes);
       table.copyHash(slot, chunkHash);
-      sampledKeys.push(sampledKey(owner as Namespace, chunkHash));
+      sampledKeys.push(sampledKey(owner, chunkHash));
     }
     endRun();
     return { keyCount, countBySalt, sampledKeys };

@@ -133,6 +133,26 @@ suite('reports of L1', (test) => {
     ]);
   });
 
+  test('a read that outlives its objects and their namespace gives its pins back', () => {
+    const { keysOf, store, storage, core, l1 } = openHouse();
+    const keys = keysOf(1, 2, 1, 'gone');
+    store(keys);
+    const slots = storage.acquireForRead(keys, shapeOf())?.slots ?? new Uint32Array(0);
+    storage.clear(true);
+    // Until the id of the tenant's namespace belongs to nobody.
+    for (
+      let i = 0;
+      core.namespaces.lookup(keys.namespaceIds[0] as number)?.cacheSalt === 'gone';
+    ) {
+      l1.internNamespace({
+        ...{ modelName: 'm', worldSize: 1, workerId: 0, objectGroupId: 0 },
+        cacheSalt: `${i++}`,
+      });
+    }
+    storage.releaseRead(slots);
+    assert.is(core.table.statistics().pinnedCount, 0);
+  });
+
   test('more names than there is room for are counted', () => {
     const { keysOf, store, storage, core, evicted } = openHouse(ALL, 10_000);
     for (let prompt = 0; prompt < 100; prompt += 1) store(keysOf(prompt, 100));
