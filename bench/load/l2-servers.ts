@@ -6,15 +6,15 @@
  * Both sides in turn, the best round of each counts.
  */
 import { parseArgs } from 'node:util';
-import { CreateBucketCommand, S3Client } from '@aws-sdk/client-s3';
 import { ReferenceAdapter } from '../../scripts/interop/reference-adapter.ts';
+import { DOMAIN, openSharedBucket } from '../../scripts/interop/s3.ts';
 import { backendType as resp } from '../../src/l2/adapters/resp.ts';
 import { backendType as s3 } from '../../src/l2/adapters/s3.ts';
 import type { L2Backend, L2Object } from '../../src/l2/backend.ts';
 import { GIB, MIB } from '../../src/units.ts';
 import { openBackend } from '../../test/support/l2-context.ts';
 import { l2Key, SlotArena } from '../../test/support/l2-objects.ts';
-import { S3_CREDENTIALS, startRedis, startS3 } from '../../test/support/l2-servers.ts';
+import { startRedis, startS3 } from '../../test/support/l2-servers.ts';
 
 const { values } = parseArgs({
   options: {
@@ -125,29 +125,13 @@ async function compareRedis(arena: SlotArena): Promise<void> {
   }
 }
 
-/** The names of the bucket are those of scripts/interop/s3.ts, for the same reason. */
 async function compareS3(arena: SlotArena): Promise<void> {
-  const server = await startS3('1');
+  const server = await startS3(DOMAIN);
   try {
-    const client = new S3Client({
-      region: 'eu-test-1',
-      endpoint: `http://localhost:${server.port}`,
-      forcePathStyle: true,
-      credentials: S3_CREDENTIALS,
-    });
-    await client.send(new CreateBucketCommand({ Bucket: '127' }));
-    client.destroy();
-    const json = {
-      s3_region: 'eu-test-1',
-      disable_tls: true,
-      aws_access_key_id: S3_CREDENTIALS.accessKeyId,
-      aws_secret_access_key: S3_CREDENTIALS.secretAccessKey,
-    };
-    const endpoint = `127.localhost:${server.port}`;
-    const backend = await openBackend(s3, { ...json, s3_endpoint: endpoint, s3_path_style: true });
+    const specs = await openSharedBucket(server.port);
     await compare('s3', {
-      kvd: ours(backend, arena),
-      ...(await reference({ type: 's3', s3_endpoint: `127.1:${server.port}`, ...json })),
+      kvd: ours(await openBackend(s3, specs.ours), arena),
+      ...(await reference(specs.theirs)),
     });
   } finally {
     await server.stop();

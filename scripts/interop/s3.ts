@@ -12,37 +12,40 @@ import { type Check, checkBothWays } from './both-ways.ts';
 import { ReferenceAdapter } from './reference-adapter.ts';
 
 const BUCKET = '127';
-const DOMAIN = '1';
+export const DOMAIN = '1';
+
+/**
+ * Makes the bucket of a server that `startS3(DOMAIN)` has started; what the adapters of both sides
+ * have in common, and the name under which the reference can reach it.
+ */
+export async function openSharedBucket(port: number) {
+  const client = new S3Client({
+    region: 'eu-test-1',
+    // A host in the domain of the server would be taken for a bucket of it.
+    endpoint: `http://localhost:${port}`,
+    forcePathStyle: true,
+    credentials: S3_CREDENTIALS,
+  });
+  await client.send(new CreateBucketCommand({ Bucket: BUCKET }));
+  client.destroy();
+  const json = {
+    s3_region: 'eu-test-1',
+    disable_tls: true,
+    aws_access_key_id: S3_CREDENTIALS.accessKeyId,
+    aws_secret_access_key: S3_CREDENTIALS.secretAccessKey,
+  };
+  return {
+    ours: { ...json, s3_endpoint: `${BUCKET}.localhost:${port}`, s3_path_style: true },
+    theirs: { ...json, type: 's3', s3_endpoint: `${BUCKET}.${DOMAIN}:${port}` },
+  };
+}
 
 export async function run(python: string, release: string, check: Check): Promise<void> {
   const server = await startS3(DOMAIN);
   try {
-    const client = new S3Client({
-      region: 'eu-test-1',
-      // A host in the domain of the server would be taken for a bucket of it.
-      endpoint: `http://localhost:${server.port}`,
-      forcePathStyle: true,
-      credentials: S3_CREDENTIALS,
-    });
-    await client.send(new CreateBucketCommand({ Bucket: BUCKET }));
-    client.destroy();
-    const json = {
-      s3_region: 'eu-test-1',
-      disable_tls: true,
-      aws_access_key_id: S3_CREDENTIALS.accessKeyId,
-      aws_secret_access_key: S3_CREDENTIALS.secretAccessKey,
-    };
-    const theirs = await ReferenceAdapter.start(python, release, {
-      type: 's3',
-      s3_endpoint: `${BUCKET}.${DOMAIN}:${server.port}`,
-      ...json,
-    });
-    const ours = await openBackend(s3, {
-      ...json,
-      s3_endpoint: `${BUCKET}.localhost:${server.port}`,
-      s3_path_style: true,
-      metadata_checksum: true,
-    });
+    const specs = await openSharedBucket(server.port);
+    const theirs = await ReferenceAdapter.start(python, release, specs.theirs);
+    const ours = await openBackend(s3, { ...specs.ours, metadata_checksum: true });
     try {
       const title = `${release} s3`;
       const can = { hasSalts: true, canDelete: true, remembersSizes: true };

@@ -6,7 +6,7 @@
  *   trace_replay_summary.json   the same, and the duration
  *   --jsonl-out                 one line for each record
  */
-import { Float, writePythonJson } from '../observability/trace-file/python-json.ts';
+import { Float, writePythonJson } from '../observability/python-json.ts';
 import { STORAGE_PREFIX } from '../observability/trace-file/storage-calls.ts';
 import type { Report, ReportRow } from './report.ts';
 

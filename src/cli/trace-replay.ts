@@ -13,7 +13,7 @@ import fs from 'node:fs';
 import path from 'node:path';
 import { MessageChannel } from 'node:worker_threads';
 import { systemClock } from '../clock.ts';
-import { describeConfig } from '../config/describe-config.ts';
+import { describeStorage } from '../config/describe-config.ts';
 import { KvdError } from '../errors.ts';
 import { createLogger, type Logger } from '../observability/log.ts';
 import { describeStorageConfig } from '../observability/trace-file/storage-config.ts';
@@ -122,7 +122,7 @@ async function replay(
     wakefulness.port1.close();
   }
   const { header } = trace;
-  const { digest } = describeStorageConfig(storageDescription(options));
+  const { digest } = describeStorageConfig(describeStorage(options.config));
   return {
     level: header.level,
     ...{ durationSeconds, operations: statistics.operations() },
@@ -131,10 +131,6 @@ async function replay(
     failedCount: statistics.failedCount,
     digests: header.configDigest === '' ? null : { recorded: header.configDigest, run: digest },
   };
-}
-
-function storageDescription({ config }: ReplayArguments): Readonly<Record<string, unknown>> {
-  return describeConfig(config)['storage_manager'] as Readonly<Record<string, unknown>>;
 }
 
 function printRecord(

@@ -48,7 +48,9 @@ function describeServer(config: ServerConfig, settings: Settings) {
   };
 }
 
-function describeStorage(config: ServerConfig, settings: Settings) {
+/** The part that decides what the storage room does. */
+export function describeStorage(config: ServerConfig) {
+  const { settings } = config;
   return {
     l1_manager_config: {
       memory_config: {
@@ -113,7 +115,7 @@ export function describeConfig(config: ServerConfig): Record<string, unknown> {
   const { settings } = config;
   return {
     mp: describeServer(config, settings),
-    storage_manager: describeStorage(config, settings),
+    storage_manager: describeStorage(config),
     observability: describeObservability(config, settings),
     http: { http_host: config.httpHost, http_port: config.httpPort },
     coordinator: describeCoordinator(settings),

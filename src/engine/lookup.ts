@@ -89,10 +89,8 @@ export class LookupModule implements EngineModule {
     const { key } = request;
     const { bus } = this.#options;
     const sessionId = key.requestId;
-    if (bus.hasListeners('mp.request.start')) bus.publish('mp.request.start', { sessionId });
-    if (bus.hasListeners('mp.lookup_prefetch.start')) {
-      bus.publish('mp.lookup_prefetch.start', { sessionId });
-    }
+    bus.publish('mp.request.start', { sessionId });
+    bus.publish('mp.lookup_prefetch.start', { sessionId });
     return onFailure(
       () => this.#hashAndSubmit(request, context),
       (error) => {

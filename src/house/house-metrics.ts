@@ -6,14 +6,10 @@ import { ENGINE } from '../observability/metrics/catalogue/engine.ts';
 import { KVD } from '../observability/metrics/catalogue/kvd.ts';
 import { L1 } from '../observability/metrics/catalogue/l1.ts';
 import { L2 } from '../observability/metrics/catalogue/l2.ts';
-import type { MetricRegistry, Reading } from '../observability/metrics/registry.ts';
+import { byLabel, type MetricRegistry, type Reading } from '../observability/metrics/registry.ts';
 import type { OtlpExport } from '../observability/otlp.ts';
 import type { DialectCounts } from '../wire/router.ts';
 import type { Engine } from './engine-part.ts';
-
-/** One label's values and their numbers. */
-const byLabel = (counts: Iterable<readonly [string, number]>): Reading =>
-  Array.from(counts, ([value, count]) => [[value], count] as const);
 
 export function observeOtlp(registry: MetricRegistry, otlp: OtlpExport): void {
   registry.observe(KVD.otlpExportFailures, () => byLabel(otlp.failureCounts));

@@ -10,7 +10,7 @@
  * was published last is counted and sent, too.
  */
 import type { ServerConfig } from '../config/config.ts';
-import { describeConfig } from '../config/describe-config.ts';
+import { describeStorage } from '../config/describe-config.ts';
 import type { LogLevels } from '../observability/log-levels.ts';
 import { attachLines } from '../observability/logging/line-subscribers.ts';
 import { LookupHashLog } from '../observability/logging/lookup-hash-log.ts';
@@ -82,10 +82,9 @@ export async function openStorageTrace(
   closers: Closers,
 ): Promise<StorageTrace | null> {
   if (!config.storageTrace) return null;
-  const described = describeConfig(config)['storage_manager'] as Readonly<Record<string, unknown>>;
   const recorder = await TraceRecorder.open({
     ...config.storageTrace,
-    config: describeStorageConfig(described),
+    config: describeStorageConfig(describeStorage(config)),
     clock,
     log: log.child('observability'),
   });

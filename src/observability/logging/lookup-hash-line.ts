@@ -10,6 +10,7 @@
  * than `1` and ``. A tenant is a digest of the cache salt, which is nobody's business.
  */
 import type { EventCatalogue } from '../events.ts';
+import { writePythonFloat, writePythonJson } from '../python-json.ts';
 import { tenantDigest } from '../redaction.ts';
 
 type Lookup = EventCatalogue['mp.lookup'];
@@ -23,14 +24,6 @@ export interface LoggedLookup {
   /** Bytes of one chunk, all ranks together; 0 = the line does not say. */
   readonly chunkSizeBytes: number;
   readonly chunkHashes: readonly string[];
-}
-
-/** JSON text in ASCII, as Python writes it. */
-function toAscii(text: string): string {
-  return JSON.stringify(text).replace(
-    /[\u007f-\uffff]/g,
-    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, '0')}`,
-  );
 }
 
 function hashTexts({ bytes, count, hashSizeBytes }: Lookup['hashes']): string[] {
@@ -47,9 +40,9 @@ export function formatLookupLine(lookup: Lookup, atSeconds: number): string {
   const dtypes = layouts.flatMap((layout) => layout.dtypes.map((name) => `"torch.${name}"`));
   const shapes = layouts.flatMap((layout) => layout.shapes.map((s) => `[${s.join(', ')}]`));
   const parts = [
-    `"timestamp": ${Number.isInteger(atSeconds) ? atSeconds.toFixed(1) : atSeconds}`,
-    `"request_id": ${toAscii(lookup.requestId)}`,
-    `"model_name": ${toAscii(modelName)}`,
+    `"timestamp": ${writePythonFloat(atSeconds)}`,
+    `"request_id": ${writePythonJson(lookup.requestId)}`,
+    `"model_name": ${writePythonJson(modelName)}`,
     `"chunk_size": ${lookup.chunkSizeTokens}`,
     `"seq_len": ${lookup.tokenCount}`,
     `"dtypes": [${dtypes.join(', ')}]`,

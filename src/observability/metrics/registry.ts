@@ -18,6 +18,10 @@ export type Family =
 /** One number, or one per list of label values. */
 export type Reading = number | Iterable<readonly [labelValues: readonly string[], value: number]>;
 
+/** A series for each value of an instrument's one label. */
+export const byLabel = (counts: Iterable<readonly [value: string, count: number]>): Reading =>
+  Array.from(counts, ([value, count]) => [[value], count] as const);
+
 export interface RegistryOptions {
   /** `--metrics-max-salts`. */
   readonly saltCountMax?: number;

@@ -2,7 +2,7 @@
 import type { EventBus } from '../event-bus.ts';
 import { BUS } from './catalogue/health.ts';
 import { KVD } from './catalogue/kvd.ts';
-import type { MetricRegistry } from './registry.ts';
+import { byLabel, type MetricRegistry } from './registry.ts';
 
 export function observeSelf(registry: MetricRegistry, bus: EventBus): void {
   registry.observe(BUS.queueDepth, () => bus.queueDepth);
@@ -11,11 +11,4 @@ export function observeSelf(registry: MetricRegistry, bus: EventBus): void {
   registry.observe(BUS.subscriberExceptions, () => byLabel(bus.subscriberExceptionCounts));
   registry.observe(KVD.lostEvents, () => byLabel(bus.lostCounts));
   registry.observe(KVD.foldedLabelValues, () => byLabel(registry.bounds.foldedCounts));
-}
-
-/** A series for each key. */
-function* byLabel(
-  counts: ReadonlyMap<string, number>,
-): Generator<readonly [labelValues: readonly string[], value: number]> {
-  for (const [value, count] of counts) yield [[value], count];
 }

@@ -7,8 +7,8 @@
  * So the digest of a replay with the flags of the recording is the digest in the header.
  */
 import { createHash } from 'node:crypto';
+import { writePythonJson } from '../python-json.ts';
 import { redactFields } from '../redaction.ts';
-import { writePythonJson } from './python-json.ts';
 
 export interface StorageConfigText {
   readonly text: string;

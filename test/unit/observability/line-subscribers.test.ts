@@ -2,10 +2,10 @@
 import * as assert from 'uvu/assert';
 import { EventBus } from '../../../src/observability/event-bus.ts';
 import type { EventCatalogue, EventName } from '../../../src/observability/events.ts';
-import { createLogger } from '../../../src/observability/log.ts';
 import { LogLevels } from '../../../src/observability/log-levels.ts';
 import type { Level } from '../../../src/observability/log-line.ts';
 import { attachLines } from '../../../src/observability/logging/line-subscribers.ts';
+import { openLineLog } from '../../support/line-log.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
 
@@ -13,14 +13,7 @@ async function house(root: Level, queueSize = 100) {
   const levels = new LogLevels({ root });
   const clock = new VirtualClock();
   const bus = new EventBus({ clock, queueSize });
-  const lines: string[] = [];
-  const log = await createLogger({
-    format: 'text',
-    level: levels,
-    clock,
-    hasColours: false,
-    write: (line) => void lines.push(line.replace(/^\[.*?\] KVD /, '').trimEnd()),
-  });
+  const { lines, log } = await openLineLog(levels, clock);
   const end = attachLines({ bus, log, levels });
   /** The lines that an event makes. */
   const say = <N extends EventName>(name: N, event: EventCatalogue[N]): string[] => {

@@ -1,6 +1,5 @@
 /** Levels of rooms: what holds for whom, how they are written, and that loggers follow changes. */
 import * as assert from 'uvu/assert';
-import { createLogger } from '../../../src/observability/log.ts';
 import {
   isLogRoom,
   LOG_ROOMS,
@@ -9,6 +8,7 @@ import {
   parseLogLevels,
 } from '../../../src/observability/log-levels.ts';
 import type { Level } from '../../../src/observability/log-line.ts';
+import { openLineLog } from '../../support/line-log.ts';
 import { readSources } from '../../support/source-files.ts';
 import { suite } from '../../support/suite.ts';
 import { VirtualClock } from '../../support/virtual-clock.ts';
@@ -133,14 +133,7 @@ suite('log levels: loggers', (test) => {
   async function house() {
     const levels = levelsOf('info');
     const clock = new VirtualClock();
-    const lines: string[] = [];
-    const log = await createLogger({
-      format: 'text',
-      level: levels,
-      clock,
-      hasColours: false,
-      write: (line) => void lines.push(line.replace(/^\[.*?\] KVD /, '').trimEnd()),
-    });
+    const { lines, log } = await openLineLog(levels, clock);
     return { levels, clock, lines, log };
   }
 

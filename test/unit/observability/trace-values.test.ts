@@ -4,17 +4,17 @@ import path from 'node:path';
 import { decode, encode } from '@msgpack/msgpack';
 import * as assert from 'uvu/assert';
 import {
+  Float,
+  writePythonFloat,
+  writePythonJson,
+} from '../../../src/observability/python-json.ts';
+import {
   decodeFrame,
   encodeRecord,
   encodeTrailer,
   readArguments,
 } from '../../../src/observability/trace-file/frames.ts';
 import { FRAME_HEAD_BYTES, Packer } from '../../../src/observability/trace-file/packer.ts';
-import {
-  Float,
-  writePythonFloat,
-  writePythonJson,
-} from '../../../src/observability/trace-file/python-json.ts';
 import { describeStorageConfig } from '../../../src/observability/trace-file/storage-config.ts';
 import {
   packValue,
