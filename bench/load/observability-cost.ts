@@ -1,107 +1,295 @@
 /**
- * What does observing cost? Two servers that differ in `--disable-observability` only, under the
- * same requests in turn (A B A B …), and the processor time of the server for each:
+ * What does observing cost? Two servers that differ in `--disable-observability` only, the same
+ * requests for both in short turns (A B B A B A A B), and for each turn the time that it took and
+ * the processor time of the server's main thread, all of it, so also what is drained later:
  *
- *   LOOKUP   8192 tokens that are there, its result, and the end of its session
- *   STORE    prompts of four small chunks that are new, engine-driven
+ *   lookups        LOOKUP of 8192 tokens that are there, its result, and the end of its session
+ *   stores         STORE of four chunks of 1 MiB, new ones, LMCache-driven
+ *   small stores   PREPARE and COMMIT of four chunks of 4 KiB, new ones: what a store costs beside
+ *                  its bytes
  *
- * Processor time and not wall time: it does not depend on what else the machine does. All of the
- * process counts, so also what is drained later.
+ * Requests are encoded before their turn and many are under way at a time, so that the server is
+ * what everybody waits for. Machines drift, so turns are short, the eight of a row are compared,
+ * and the median of all rows counts. Two equal processes differ, too, by some per cent for as long
+ * as they live (where their memory lies), so each round has servers of its own; who is started
+ * first changes. The figures of the rounds stand beside their mean: their spread is the error.
  */
 import { setTimeout as pause } from 'node:timers/promises';
+import { KvdClient } from '../../src/client/client.ts';
+import { promptOf } from '../../src/client/load/bench-requests.ts';
+import { Caller } from '../../src/client/load/bench-worker.ts';
+import { BlockPattern } from '../../src/client/load/block-pattern.ts';
+import { type CacheGeometry, fitCacheShape } from '../../src/client/load/cache-shape.ts';
+import { LmcacheDrivenWorker } from '../../src/client/load/lmcache-driven-worker.ts';
+import { newInstanceId } from '../../src/client/load/transfer-mode.ts';
 import type { Flags } from '../../test/support/server-process.ts';
 import { inParallel } from '../../test/support/waiting.ts';
+import { type PreparedCall, prepareCall, sendPrepared } from './prepared-calls.ts';
 import type { Report } from './report.ts';
 import { coreUseOf, openServer, type Server } from './server.ts';
-import { SmallObjectWorker } from './small-object-worker.ts';
 
 const FLAGS: Flags = { '--chunk-size': 256, '--l1-size-gb': 0.5, '--eviction-policy': 'LRU' };
-const LOOKED_UP_CHUNK_COUNT = 32;
-const STORED_CHUNK_COUNT = 4;
-const REQUESTS_IN_FLIGHT = 8;
-const LOOKUPS_PER_ROUND = 500;
-const STORES_PER_ROUND = 500;
-const WARM_UP_ROUNDS = 3;
+const CHUNK_SIZE_TOKENS = 256;
+const LOOKED_UP_TOKENS = 32 * CHUNK_SIZE_TOKENS;
+const STORED_TOKENS = 4 * CHUNK_SIZE_TOKENS;
+/** Of an object of 4 KiB: keys and values, two bytes each. */
+const SMALL_HIDDEN_SIZE = 4096 / CHUNK_SIZE_TOKENS / 4;
+/** What CPU workers send; the server ignores it. */
+const EVENT = new TextEncoder().encode('stub_ipc_handle');
+const TIMEOUT_MS = 60_000;
+const WARM_UP_PAIRS = 2;
+const PAIRS_PER_ROUND = 8;
+
+const ORDER = [
+  ...(['observed', 'blind', 'blind', 'observed'] as const),
+  ...(['blind', 'observed', 'observed', 'blind'] as const),
+];
+const TURNS_PER_SIDE = ORDER.length / 2;
 /** For what comes behind the last reply. */
-const SETTLE_MS = 100;
+const SETTLE_MS = 30;
+/** Keys and values of a token in one layer of 256 elements: 1 MiB per chunk in four layers. */
+const GEOMETRY: CacheGeometry = {
+  blockCount: null,
+  slotsPerBlock: 16,
+  groups: [
+    { kvSize: 2, headCount: 4, headSize: 64, dtype: 'bfloat16', itemSizeBytes: 2, layerCount: 4 },
+  ],
+};
+/** Last bytes of responses. */
+const HITS_32 = 0x20;
+const TRUE = 0xc3;
 
-interface Side {
-  readonly server: Server;
-  readonly worker: SmallObjectWorker;
-  /** Microseconds of processor time per request, a figure for each round. */
-  readonly lookups: number[];
-  readonly stores: number[];
+/** One request as its client sees it: calls that follow each other. */
+type Steps = readonly PreparedCall[];
+
+interface Kind {
+  readonly name: string;
+  readonly requestsPerTurn: number;
+  readonly inFlightCount: number;
+  prepare(side: Side, sequence: number): Steps;
 }
 
-async function openSide(flags: Flags): Promise<Side> {
-  const server = await openServer({ ...FLAGS, ...flags }, null);
-  const worker = await SmallObjectWorker.register(server.url, 'observed');
-  await worker.store(0, LOOKED_UP_CHUNK_COUNT);
-  return { server, worker, lookups: [], stores: [] };
-}
+const KINDS: readonly Kind[] = [
+  {
+    name: 'lookups',
+    requestsPerTurn: 200,
+    inFlightCount: 16,
+    prepare: ({ lookedUp }, sequence) => {
+      const key = lookedUp.lookupKey(`look-${sequence}`);
+      const { requestId } = key;
+      return [
+        prepareCall('LOOKUP', { key, tpSize: 1 }),
+        prepareCall('QUERY_PREFETCH_STATUS', { requestId }, HITS_32),
+        prepareCall('END_SESSION', { requestId }),
+      ];
+    },
+  },
+  {
+    name: 'stores',
+    requestsPerTurn: 50,
+    inFlightCount: 4,
+    prepare: ({ modelName, instanceId, blockIds }, sequence) => {
+      const key = promptOf(sequence, STORED_TOKENS, modelName).transferKey('store');
+      return [prepareCall('STORE', { key, instanceId, blockIds, event: EVENT }, TRUE)];
+    },
+  },
+  {
+    name: 'small stores',
+    requestsPerTurn: 200,
+    inFlightCount: 16,
+    prepare: ({ smallModelName, smallInstanceId: instanceId }, sequence) => {
+      const key = promptOf(sequence, STORED_TOKENS, smallModelName).transferKey('store');
+      const data = { kind: 'none' } as const;
+      return [
+        prepareCall('PREPARE_STORE', { key, instanceId }),
+        prepareCall('COMMIT_STORE', { key, instanceId, data }, TRUE),
+      ];
+    },
+  },
+];
 
-async function microsPerRequest(
-  { server }: Side,
-  count: number,
-  run: (index: number) => Promise<void>,
-): Promise<number> {
-  const pid = server.pid as number;
-  const before = coreUseOf(pid).runMs;
-  await inParallel(count, REQUESTS_IN_FLIGHT, run);
-  await pause(SETTLE_MS);
-  return ((coreUseOf(pid).runMs - before) * 1000) / count;
-}
+/** One of the two servers, and its workers. */
+class Side {
+  readonly modelName = 'observed';
+  readonly smallModelName = 'small';
+  readonly instanceId = newInstanceId();
+  readonly smallInstanceId = newInstanceId();
+  readonly lookedUp = promptOf(0, LOOKED_UP_TOKENS, this.smallModelName);
+  readonly blockIds: readonly (readonly number[])[];
+  readonly #server: Server;
+  readonly #client: KvdClient;
+  readonly #worker: LmcacheDrivenWorker;
 
-async function measureRound(side: Side, round: number): Promise<void> {
-  const { worker } = side;
-  const lookup = await microsPerRequest(side, LOOKUPS_PER_ROUND, async (i) => {
-    await worker.endSession(await worker.openSession(0, LOOKED_UP_CHUNK_COUNT, `${round}-${i}`));
-  });
-  const store = await microsPerRequest(side, STORES_PER_ROUND, (i) =>
-    worker.store(1 + round * STORES_PER_ROUND + i, STORED_CHUNK_COUNT),
-  );
-  if (round < WARM_UP_ROUNDS) return;
-  side.lookups.push(lookup);
-  side.stores.push(store);
-}
+  private constructor(server: Server) {
+    const shape = fitCacheShape(GEOMETRY, {
+      chunkSizeTokens: CHUNK_SIZE_TOKENS,
+      tokenCountMax: STORED_TOKENS,
+    });
+    const pattern = new BlockPattern(Math.max(...shape.planes.map((plane) => plane.pieceBytes)));
+    this.#server = server;
+    this.#client = KvdClient.connect(server.url);
+    const caller = new Caller(this.#client, TIMEOUT_MS);
+    const { instanceId, modelName } = this;
+    this.#worker = new LmcacheDrivenWorker({ caller, instanceId, modelName, shape, pattern });
+    this.blockIds = [Array.from({ length: shape.blockCount }, (_, i) => i)];
+  }
 
-const median = (values: readonly number[]): number =>
-  [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] as number;
+  /** Also stores the prompt that is looked up. */
+  static async open(flags: Flags): Promise<Side> {
+    const side = new Side(await openServer({ ...FLAGS, ...flags }, null));
+    await side.#worker.register();
+    const caller = new Caller(side.#client, TIMEOUT_MS);
+    await caller.call('REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT', {
+      instanceId: side.smallInstanceId,
+      modelName: side.smallModelName,
+      worldSize: 1,
+      blockSize: CHUNK_SIZE_TOKENS,
+      layerCount: 1,
+      hiddenSize: SMALL_HIDDEN_SIZE,
+      dtype: 'bfloat16',
+      usesMla: false,
+      physicalSlotCount: null,
+    });
+    return side;
+  }
 
-export async function measureObservabilityCost({ rounds }: { rounds: number }): Promise<Report> {
-  const observed = await openSide({});
-  const blind = await openSide({ '--disable-observability': true });
-  try {
-    for (let round = 0; round < WARM_UP_ROUNDS + rounds; round += 1) {
-      // Who comes first changes, so that a drift of the machine favours nobody.
-      const order = round % 2 === 0 ? [observed, blind] : [blind, observed];
-      for (const side of order) await measureRound(side, round);
-    }
-    await observed.worker.unregister();
-    await blind.worker.unregister();
-    return reportOf(observed, blind);
-  } finally {
-    await observed.server.stop();
-    await blind.server.stop();
+  async storeLookedUpPrompt(): Promise<void> {
+    const { lookedUp, smallInstanceId: instanceId } = this;
+    const key = lookedUp.transferKey('store');
+    const caller = new Caller(this.#client, TIMEOUT_MS);
+    await caller.call('PREPARE_STORE', { key, instanceId });
+    await caller.call('COMMIT_STORE', { key, instanceId, data: { kind: 'none' } });
+  }
+
+  async run(steps: readonly Steps[], inFlightCount: number): Promise<Turn> {
+    const pid = this.#server.pid as number;
+    const [runMs, startMs] = [coreUseOf(pid).runMs, performance.now()];
+    await inParallel(steps.length, inFlightCount, async (i) => {
+      for (const call of steps[i] as Steps) await sendPrepared(this.#client, call);
+    });
+    const elapsedMs = performance.now() - startMs;
+    await pause(SETTLE_MS);
+    return { elapsedMs, runMs: coreUseOf(pid).runMs - runMs };
+  }
+
+  async close(): Promise<void> {
+    await this.#worker.unregister();
+    this.#worker.close();
+    this.#client.close();
+    await this.#server.stop();
   }
 }
 
-function reportOf(observed: Side, blind: Side): Report {
-  const kinds = ['lookups', 'stores'] as const;
-  const rows = kinds.map((kind) => {
-    const [on, off] = [median(observed[kind]), median(blind[kind])];
-    return [kind, on, off, on - off, (100 * (on - off)) / off];
-  });
+interface Turn {
+  readonly elapsedMs: number;
+  /** Processor time of the server's main thread. */
+  readonly runMs: number;
+}
+
+const NO_TIME: Turn = { elapsedMs: 0, runMs: 0 };
+
+/** All turns of each. */
+interface Pair {
+  readonly observed: Turn;
+  readonly blind: Turn;
+}
+
+/** Pairs by kind. */
+type Round = ReadonlyMap<string, readonly Pair[]>;
+
+export async function measureObservabilityCost({ rounds }: { rounds: number }): Promise<Report> {
+  const measured: Round[] = [];
+  for (let round = 0; round < rounds; round += 1) {
+    measured.push(await measureRound(round % 2 === 0));
+    console.error(`round ${round + 1} of ${rounds}`);
+  }
+  return reportOf(measured);
+}
+
+async function measureRound(isObservedFirst: boolean): Promise<Round> {
+  const flagsOf = (isObserved: boolean): Flags =>
+    isObserved ? {} : { '--disable-observability': true };
+  const first = await Side.open(flagsOf(isObservedFirst));
+  const second = await Side.open(flagsOf(!isObservedFirst));
+  const [observed, blind] = isObservedFirst ? [first, second] : [second, first];
+  const round = new Map<string, Pair[]>(KINDS.map(({ name }) => [name, []]));
+  let sequence = 1;
+  try {
+    for (let pairIndex = 0; pairIndex < WARM_UP_PAIRS + PAIRS_PER_ROUND; pairIndex += 1) {
+      for (const kind of KINDS) {
+        const pair = await measurePair({ observed, blind }, kind, sequence);
+        sequence += ORDER.length * kind.requestsPerTurn;
+        if (pairIndex >= WARM_UP_PAIRS) round.get(kind.name)?.push(pair);
+      }
+    }
+    return round;
+  } finally {
+    await first.close();
+    await second.close();
+  }
+}
+
+/** A drift of the machine, and what a turn leaves behind, favour nobody. */
+async function measurePair(
+  sides: { readonly observed: Side; readonly blind: Side },
+  kind: Kind,
+  firstSequence: number,
+): Promise<Pair> {
+  const spent = { observed: NO_TIME, blind: NO_TIME };
+  let sequence = firstSequence;
+  for (const name of ORDER) {
+    const side = sides[name];
+    const steps = Array.from({ length: kind.requestsPerTurn }, (_, i) =>
+      kind.prepare(side, sequence + i),
+    );
+    sequence += kind.requestsPerTurn;
+    await side.storeLookedUpPrompt();
+    spent[name] = sum(spent[name], await side.run(steps, kind.inFlightCount));
+  }
+  return spent;
+}
+
+const sum = (a: Turn, b: Turn): Turn => ({
+  elapsedMs: a.elapsedMs + b.elapsedMs,
+  runMs: a.runMs + b.runMs,
+});
+
+const median = (values: readonly number[]): number =>
+  [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] as number;
+const mean = (values: readonly number[]): number =>
+  values.reduce((sum, value) => sum + value, 0) / values.length;
+
+const MEASURES = [
+  { what: 'time', of: ({ elapsedMs }: Turn) => elapsedMs },
+  { what: 'processor time', of: ({ runMs }: Turn) => runMs },
+] as const;
+
+function reportOf(rounds: readonly Round[]): Report {
+  const rows = KINDS.flatMap(({ name, requestsPerTurn }) =>
+    MEASURES.map(({ what, of }) => {
+      const pairs = rounds.map((round) => round.get(name) as readonly Pair[]);
+      const micros = (side: keyof Pair) =>
+        (1000 * median(pairs.flat().map((pair) => of(pair[side])))) /
+        (TURNS_PER_SIDE * requestsPerTurn);
+      const percents = pairs.map((list) =>
+        median(list.map(({ observed, blind }) => 100 * (of(observed) / of(blind) - 1))),
+      );
+      const each = percents.map((percent) => percent.toFixed(1)).join(', ');
+      return [name, what, micros('observed'), micros('blind'), mean(percents), each];
+    }),
+  );
   return {
     name: 'observability-cost',
-    header: ['requests', 'observed µs', 'not observed µs', 'difference µs', 'per cent'],
+    header: ['requests', 'measure', 'observed µs', 'not observed µs', 'per cent', 'by round'],
     rows,
-    verdicts: rows.map(([kind, , , , percent]) => ({
-      what: `processor time of observing ${kind}`,
-      value: percent as number,
-      unit: ' %',
-      target: 2,
-    })),
-    details: { observed: { ...observed, server: null, worker: null }, blind: blind.lookups },
+    verdicts: rows
+      .filter(([, what]) => what === 'time')
+      .map(([name, , , , percent]) => ({
+        what: `observing ${name}`,
+        value: percent as number,
+        unit: ' %',
+        target: 2,
+      })),
+    details: rounds.map((round) => Object.fromEntries(round)),
   };
 }

@@ -151,6 +151,7 @@ export async function run(argv: readonly string[]): Promise<number> {
   }
   sizeThreadPool(config.settings.objects('--l2-adapter'));
   const lines = new LineWriter(process.stderr);
+  process.once('exit', () => lines.flush());
   const levels = levelsOf(config);
   const log = await openLog(config, levels, lines);
   for (const warning of warnings) log.warn(warning);

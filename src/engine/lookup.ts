@@ -186,8 +186,12 @@ export class LookupModule implements EngineModule {
   #follow(share: LookupShare, { requestId }: CacheKey): void {
     const { clock, bus } = this.#options;
     if (!bus.hasListeners('mp.lookup_prefetch.end')) return;
-    const startMs = clock.preciseMs();
     share.onAbandoned = () => this.#reportEnd(requestId, share, 'abandoned');
+    if (share.task.result) {
+      share.readySeconds = 0;
+      return;
+    }
+    const startMs = clock.preciseMs();
     share.task.onDone(() => {
       share.readySeconds = (clock.preciseMs() - startMs) / 1000;
     });

@@ -1,19 +1,22 @@
 /**
  * The event bus: rooms publish, observers listen, and no room ever waits for an observer.
  *
- *   publish ─┬─▶ followers           at once, inside of publish: those who must see every event in
- *            │                       the order in which it happens (KV events)
- *            ├─▶ `counts`            at once: counters of the subscribers
- *            └─▶ queue ─▶ drain ─▶ `subscriptions`   later, in slices of the event loop
- *                  └ full: the event is lost for them, and counted for everybody who misses it
+ *   publish ─┬─▶ followers     at once, inside of publish: those who must see every event in the
+ *            │                 order in which it happens (KV events)
+ *            └─▶ queue ─▶ drain, in slices of the event loop ─▶ `counts`, then `subscriptions`
+ *                  └ full: `counts` at once; the event is lost for `subscriptions`, and counted for
+ *                    everybody who misses it
  *
- * So counters are exact at any moment, whatever happens (field lesson 13.5); histograms, spans and
- * log lines of an overload are lost, visibly. A listener that throws is counted under its
- * subscriber's name, and everybody else goes on. Nobody listens to an event: `publish` is one look
- * into a table.
+ * So counters miss nothing, whatever happens (field lesson 13.5), and who reads them drains first;
+ * histograms, spans and log lines of an overload are lost, visibly. A listener that throws is
+ * counted under its subscriber's name, and everybody else goes on. Nobody listens to an event:
+ * `publish` is one look into a table.
  *
- * `publish` gets an event as it is and keeps it (events.ts says why nobody may change it), so it
- * costs well under a microsecond; the time of the event is taken there.
+ * Everything that can wait does, because a request in a server that has just slept finds no code
+ * and no data in the caches of the processor: what a subscriber does in a tenth of a microsecond
+ * among hundreds of events takes it a whole one between two requests. `publish` gets an event as
+ * it is and keeps it (events.ts says why nobody may change it); the time of the event is taken
+ * there.
  */
 import { type Clock, systemClock } from '../clock.ts';
 import type { EventCatalogue, EventName } from './events.ts';
@@ -26,7 +29,7 @@ export type Subscriptions = { readonly [N in EventName]?: Listener<N> };
 export interface Subscriber {
   /** `subscriber_name` of the self metrics. */
   readonly name: string;
-  /** Adds to counters: gets every event, when it happens. Cheap: the publisher waits for it. */
+  /** Adds to counters: gets every event; out of order, and at once, when the queue is full. */
   readonly counts?: Subscriptions;
   /** Everything else: gets events in order, and loses those for which the queue has no room. */
   readonly subscriptions?: Subscriptions;
@@ -42,17 +45,22 @@ export interface EventBusOptions {
 }
 
 export const EVENT_QUEUE_SIZE = 10_000;
-/** Nobody looks at metrics, spans and lines sooner. */
-const DRAIN_DELAY_MS = 10;
-const HURRY_DEPTH_MAX = 1000;
+/**
+ * Nobody looks at spans and lines sooner. Short delays are dear: each drain is a turn of the loop
+ * more and, with lines, a system call that wakes whoever reads them.
+ */
+const DRAIN_DELAY_MS = 50;
+const HURRY_DEPTH_MAX = 4000;
 /** What a request may wait behind the drain. */
 const SLICE_MS = 2;
+/** Events; the ring grows from there to the size that is allowed. */
+const FIRST_CAPACITY = 1024;
 /** Events between two looks at the clock. */
 const EVENTS_PER_LOOK = 32;
 /** The wall clock counts whole milliseconds; beyond that somebody has set it. */
 const CLOCK_TOLERANCE_MS = 2;
-/** Consumed entries at the head of the queue that are worth moving the rest for. */
-const COMPACT_COUNT = 4096;
+/** So long events may bear the time of before. */
+const CLOCK_CHECK_MS = 10;
 
 type AnyListener = (event: never, atSeconds: number) => void;
 interface Entry {
@@ -80,11 +88,12 @@ export class EventBus {
   readonly #subscribers: Subscriber[] = [];
   readonly #lost = new Map<string, number>();
   readonly #exceptions = new Map<string, number>();
-  /** The queue: three lists of equal length, consumed up to `#head`. */
-  #names: EventName[] = [];
+  /** The queue: a ring in three arrays of one length; `#depth` entries from `#head` on wait. */
+  #targets: (Listeners | null)[] = [];
   #events: unknown[] = [];
-  #times: number[] = [];
+  #times = new Float64Array(0);
   #head = 0;
+  #depth = 0;
   /** A drain is due, at once or in a while. */
   #isArmed = false;
   #isHurried = false;
@@ -92,12 +101,14 @@ export class EventBus {
   #droppedCount = 0;
   /** From the precise clock to the wall clock. */
   #offsetMs = 0;
+  #nextCheckMs = Number.NEGATIVE_INFINITY;
   /** Followers that threw; shown in `/status`. */
   listenerErrorCount = 0;
 
   constructor({ clock = systemClock, queueSize = EVENT_QUEUE_SIZE, log }: EventBusOptions = {}) {
     this.#clock = clock;
     this.#queueSize = queueSize;
+    this.#resize(Math.min(queueSize, FIRST_CAPACITY));
     this.#hurryDepth = Math.min(queueSize / 2, HURRY_DEPTH_MAX);
     this.#log = log ?? null;
   }
@@ -128,13 +139,13 @@ export class EventBus {
   }
 
   get queueDepth(): number {
-    return this.#names.length - this.#head;
+    return this.#depth;
   }
 
   /** Age of the oldest event in the queue; 0 when it is empty. */
   get oldestEventLagSeconds(): number {
-    const oldest = this.#times[this.#head];
-    return oldest === undefined ? 0 : Math.max(0, this.#nowSeconds() - oldest);
+    if (this.#depth === 0) return 0;
+    return Math.max(0, this.#nowSeconds() - (this.#times[this.#head] as number));
   }
 
   get droppedEventsCount(): number {
@@ -155,22 +166,24 @@ export class EventBus {
     if (!listeners || this.#isClosed) return;
     if (listeners.followers.length > 0) this.#follow(listeners, event);
     if (listeners.counts.length === 0 && listeners.others.length === 0) return;
-    const atSeconds = this.#nowSeconds();
-    for (const entry of listeners.counts) this.#run(entry, event, atSeconds);
-    if (listeners.others.length === 0) return;
-    if (this.queueDepth >= this.#queueSize) {
-      this.#drop(listeners);
+    if (this.#depth >= this.#queueSize) {
+      this.#drop(listeners, event);
       return;
     }
-    this.#names.push(name);
-    this.#events.push(event);
-    this.#times.push(atSeconds);
-    this.#arm();
+    if (this.#depth === this.#times.length) {
+      this.#resize(Math.min(2 * this.#depth, this.#queueSize));
+    }
+    const place = (this.#head + this.#depth) % this.#times.length;
+    this.#targets[place] = listeners;
+    this.#events[place] = event;
+    this.#times[place] = this.#nowSeconds();
+    this.#depth += 1;
+    if (!this.#isArmed || this.#depth >= this.#hurryDepth) this.#arm();
   }
 
   /** Hands everything over that waits. For those who read what subscribers have made of it. */
   drain(): void {
-    while (this.queueDepth > 0) this.#handOverNext();
+    while (this.#depth > 0) this.#handOverNext();
   }
 
   /** Drains, then shuts the subscribers down, in the order in which they came. */
@@ -189,11 +202,14 @@ export class EventBus {
   /** Wall clock with the precision of the other one, so that short transfers have a length. */
   #nowSeconds(): number {
     const preciseMs = this.#clock.preciseMs();
-    const wallMs = this.#clock.wallMs();
-    if (Math.abs(preciseMs + this.#offsetMs - wallMs) > CLOCK_TOLERANCE_MS) {
-      this.#offsetMs = wallMs - preciseMs;
-    }
+    if (preciseMs >= this.#nextCheckMs) this.#checkClock(preciseMs);
     return (preciseMs + this.#offsetMs) / 1000;
+  }
+
+  #checkClock(preciseMs: number): void {
+    const offsetMs = this.#clock.wallMs() - preciseMs;
+    if (Math.abs(offsetMs - this.#offsetMs) > CLOCK_TOLERANCE_MS) this.#offsetMs = offsetMs;
+    this.#nextCheckMs = preciseMs + CLOCK_CHECK_MS;
   }
 
   #of(name: EventName): Listeners {
@@ -232,7 +248,7 @@ export class EventBus {
    * subscribers is warm. A queue that fills up is not kept waiting.
    */
   #arm(): void {
-    const isFilling = this.queueDepth >= this.#hurryDepth;
+    const isFilling = this.#depth >= this.#hurryDepth;
     if (isFilling && !this.#isHurried) {
       this.#isHurried = true;
       setImmediate(() => this.#drainSlice());
@@ -242,7 +258,11 @@ export class EventBus {
     this.#clock.after(DRAIN_DELAY_MS, () => this.#drainSlice());
   }
 
-  #drop({ others }: Listeners): void {
+  /** What only counters wanted is not lost. */
+  #drop({ counts, others }: Listeners, event: unknown): void {
+    const atSeconds = this.#nowSeconds();
+    for (const entry of counts) this.#run(entry, event, atSeconds);
+    if (others.length === 0) return;
     this.#droppedCount += 1;
     for (const { subscriber } of others) {
       this.#lost.set(subscriber.name, (this.#lost.get(subscriber.name) ?? 0) + 1);
@@ -258,9 +278,9 @@ export class EventBus {
     this.#isArmed = false;
     this.#isHurried = false;
     const endMs = this.#clock.preciseMs() + SLICE_MS;
-    while (this.queueDepth > 0) {
-      for (let i = 0; i < EVENTS_PER_LOOK && this.queueDepth > 0; i += 1) this.#handOverNext();
-      if (this.queueDepth > 0 && this.#clock.preciseMs() >= endMs) {
+    while (this.#depth > 0) {
+      for (let i = 0; i < EVENTS_PER_LOOK && this.#depth > 0; i += 1) this.#handOverNext();
+      if (this.#depth > 0 && this.#clock.preciseMs() >= endMs) {
         this.#isArmed = true;
         this.#isHurried = true;
         setImmediate(() => this.#drainSlice());
@@ -270,22 +290,29 @@ export class EventBus {
   }
 
   #handOverNext(): void {
-    const name = this.#names[this.#head] as EventName;
-    const event = this.#events[this.#head];
-    const atSeconds = this.#times[this.#head] as number;
-    this.#events[this.#head] = null;
-    this.#head += 1;
-    if (this.#head === this.#names.length || this.#head >= COMPACT_COUNT) this.#compact();
-    const listeners = this.#listeners.get(name);
-    // Its last subscriber has left meanwhile.
-    if (!listeners) return;
-    for (const entry of listeners.others) this.#run(entry, event, atSeconds);
+    const place = this.#head;
+    const { counts, others } = this.#targets[place] as Listeners;
+    const event = this.#events[place];
+    const atSeconds = this.#times[place] as number;
+    this.#events[place] = null;
+    this.#head = (place + 1) % this.#times.length;
+    this.#depth -= 1;
+    for (const entry of counts) this.#run(entry, event, atSeconds);
+    for (const entry of others) this.#run(entry, event, atSeconds);
   }
 
-  #compact(): void {
-    this.#names = this.#names.slice(this.#head);
-    this.#events = this.#events.slice(this.#head);
-    this.#times = this.#times.slice(this.#head);
+  /** Moves what waits to the front of larger arrays. */
+  #resize(capacity: number): void {
+    const [targets, events, times] = [this.#targets, this.#events, this.#times];
+    this.#targets = new Array<Listeners | null>(capacity).fill(null);
+    this.#events = new Array<unknown>(capacity).fill(null);
+    this.#times = new Float64Array(capacity);
+    for (let i = 0; i < this.#depth; i += 1) {
+      const from = (this.#head + i) % times.length;
+      this.#targets[i] = targets[from] as Listeners;
+      this.#events[i] = events[from];
+      this.#times[i] = times[from] as number;
+    }
     this.#head = 0;
   }
 

@@ -37,7 +37,7 @@ export class L1Reports {
   readFinished(slots: Uint32Array): void {
     const { bus } = this.#options;
     if (slots.length === 0 || !bus.hasListeners('l1.read.finished')) return;
-    const report = this.#reportOf(slots);
+    const report = this.#reportOf(slots, null);
     if (report.keyCount > 0) bus.publish('l1.read.finished', report);
   }
 
@@ -45,8 +45,7 @@ export class L1Reports {
   written(event: WriteEvent, slots: Uint32Array, codes?: Int32Array): void {
     const { bus } = this.#options;
     if (!bus.hasListeners(event)) return;
-    const written = codes ? slots.filter((_, i) => (codes[i] as number) >= 0) : slots;
-    const report = this.#reportOf(written);
+    const report = this.#reportOf(slots, codes ?? null);
     if (report.keyCount > 0) bus.publish(event, report);
   }
 
@@ -92,38 +91,46 @@ export class L1Reports {
     });
   }
 
-  #reportOf(slots: Uint32Array): KeyReport {
-    const { table, namespaces, hashSizeBytes, sampleThreshold } = this.#options;
+  /** Of those slots that have one and whose code is no failure. */
+  #reportOf(slots: Uint32Array, codes: Int32Array | null): KeyReport {
+    const { table, namespaces, sampleThreshold } = this.#options;
     const countBySalt = new Map<string, number>();
-    const sampledKeys: SampledKey[] = [];
+    let sampledKeys: SampledKey[] | null = null;
     let [keyCount, runCount] = [0, 0];
     let namespaceId = -1;
     let owner: Namespace | undefined;
-    const endRun = () => {
-      if (owner && runCount > 0) add(countBySalt, owner.cacheSalt, runCount);
-      runCount = 0;
-    };
-    for (const slot of slots) {
-      if (slot === NO_SLOT) continue;
+    // By index: this runs over all objects of every read and write, and iterators are dear.
+    for (let i = 0; i < slots.length; i += 1) {
+      const slot = slots[i] as number;
+      if (slot === NO_SLOT || (codes && (codes[i] as number) < 0)) continue;
       const id = table.namespaceOf(slot);
       if (id !== namespaceId) {
-        endRun();
+        if (owner) add(countBySalt, owner.cacheSalt, runCount);
         namespaceId = id;
         owner = namespaces.lookup(id);
+        runCount = 0;
       }
       // Of an object that was cleared while it was read, with the last of its tenant.
       if (!owner) continue;
       runCount += 1;
       keyCount += 1;
       if (table.hashWordOf(slot) >= sampleThreshold) continue;
-      const chunkHash = new Uint8Array(hashSizeBytes);
-      table.copyHash(slot, chunkHash);
-      sampledKeys.push(sampledKey(owner, chunkHash));
+      sampledKeys ??= [];
+      sampledKeys.push(this.#sampledKeyAt(slot, owner));
     }
-    endRun();
-    return { keyCount, countBySalt, sampledKeys };
+    if (owner) add(countBySalt, owner.cacheSalt, runCount);
+    return { keyCount, countBySalt, sampledKeys: sampledKeys ?? NO_KEYS };
+  }
+
+  #sampledKeyAt(slot: number, owner: Namespace): SampledKey {
+    const { table, hashSizeBytes } = this.#options;
+    const chunkHash = new Uint8Array(hashSizeBytes);
+    table.copyHash(slot, chunkHash);
+    return sampledKey(owner, chunkHash);
   }
 }
+
+const NO_KEYS: readonly SampledKey[] = [];
 
 function add(counts: Map<string, number>, salt: string, count: number): void {
   counts.set(salt, (counts.get(salt) ?? 0) + count);

@@ -36,11 +36,20 @@ export const HOST = 'cpu';
 
 const NOTHING: TransferOutcome = { objectCount: 0, sizeBytes: 0, ranges: [] };
 
+/** In every event of a transfer. */
+interface TransferNames {
+  readonly sessionId: string;
+  readonly transferId: number;
+  readonly device: string;
+  readonly engineId: string;
+  readonly modelName: string;
+}
+
 export class TransferReport {
   static #latestId = 0;
   readonly #to: { readonly clock: Clock; readonly bus: EventBus };
   readonly #subject: TransferSubject;
-  readonly #transferId: number;
+  readonly #names: TransferNames;
   readonly #startMs: number;
   #isEnded = false;
 
@@ -53,16 +62,22 @@ export class TransferReport {
     TransferReport.#latestId += 1;
     this.#to = to;
     this.#subject = subject;
-    this.#transferId = TransferReport.#latestId;
     this.#startMs = startMs;
-    const { device, key, kind } = subject;
-    const of = { sessionId: key.requestId, transferId: this.#transferId, device };
-    to.bus.publish(`mp.${kind}.submitted`, of);
+    const { device, key, kind, instanceId } = subject;
+    this.#names = {
+      sessionId: key.requestId,
+      transferId: TransferReport.#latestId,
+      device,
+      engineId: `${instanceId}`,
+      modelName: key.modelName,
+    };
+    to.bus.publish(kind === 'store' ? 'mp.store.submitted' : 'mp.retrieve.submitted', this.#names);
   }
 
   /** It has been checked; what follows is its own time. */
   start(): void {
-    this.#to.bus.publish(`mp.${this.#subject.kind}.start`, this.#names());
+    const { kind } = this.#subject;
+    this.#to.bus.publish(kind === 'store' ? 'mp.store.start' : 'mp.retrieve.start', this.#names);
   }
 
   end({ objectCount, sizeBytes, ranges }: TransferOutcome = NOTHING): void {
@@ -85,7 +100,7 @@ export class TransferReport {
     const { bus, clock } = this.#to;
     const { kind, key } = this.#subject;
     const event = {
-      ...this.#names(),
+      ...this.#names,
       cacheSalt: key.cacheSalt,
       totalBytes,
       tokenCount: key.endToken - key.startToken,
@@ -95,17 +110,6 @@ export class TransferReport {
     if (kind === 'store') bus.publish('mp.store.end', { ...event, storedCount: objectCount });
     else bus.publish('mp.retrieve.end', { ...event, retrievedCount: objectCount });
     return true;
-  }
-
-  #names() {
-    const { device, key, instanceId } = this.#subject;
-    return {
-      sessionId: key.requestId,
-      transferId: this.#transferId,
-      device,
-      engineId: `${instanceId}`,
-      modelName: key.modelName,
-    };
   }
 }
 

@@ -65,7 +65,7 @@ class Points<V> {
   }
 
   at(labelValues: readonly string[]): Point<V> {
-    const key = labelValues.length === 1 ? (labelValues[0] as string) : labelValues.join(SEPARATOR);
+    const key = keyOf(labelValues);
     return this.#points.get(key) ?? this.#open(labelValues);
   }
 
@@ -74,7 +74,7 @@ class Points<V> {
     const bounded = labelValues.map((value, i) =>
       this.#bound(this.#labelNames[i] as string, value),
     );
-    const key = bounded.join(SEPARATOR);
+    const key = keyOf(bounded);
     const known = this.#points.get(key);
     if (known) return known;
     const point = { labelValues: bounded, value: this.#create() };
@@ -94,6 +94,14 @@ class Points<V> {
   get all(): readonly Point<V>[] {
     return [...this.#points.values()];
   }
+}
+
+/** The usual one or two labels without the detour of `join`. */
+function keyOf(labelValues: readonly string[]): string {
+  const [first, second] = labelValues;
+  if (first === undefined) return '';
+  if (second === undefined) return first;
+  return labelValues.length === 2 ? first + SEPARATOR + second : labelValues.join(SEPARATOR);
 }
 
 export class Counter {

@@ -30,6 +30,7 @@ export interface MetricSubscriberOptions {
 
 export function attachMetrics(bus: EventBus, options: MetricSubscriberOptions): void {
   const { registry, clock } = options;
+  registry.settleWith(() => bus.drain());
   const subscribers = [
     l0Lifecycle(options),
     l1Counters(registry),

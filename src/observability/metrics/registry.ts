@@ -39,6 +39,7 @@ export class MetricRegistry {
   readonly #extend: (families: readonly Family[]) => readonly Family[];
   readonly #counters = new Map<string, Counter>();
   readonly #histograms = new Map<string, Histogram>();
+  #settle: () => void = () => {};
   readonly #observed: { readonly spec: InstrumentSpec; readonly read: () => Reading }[] = [];
 
   constructor(options: RegistryOptions = {}) {
@@ -69,6 +70,11 @@ export class MetricRegistry {
     this.#observed.push({ spec: this.#adapt(spec), read });
   }
 
+  /** `settle` runs before counters are read: what still waits to be counted is, then. */
+  settleWith(settle: () => void): void {
+    this.#settle = settle;
+  }
+
   /** A worker is gone: its series would stay for ever. */
   forget(labels: readonly string[], value: string): void {
     for (const label of labels) {
@@ -80,18 +86,18 @@ export class MetricRegistry {
 
   /** Instruments without a point are left out. One whose `read` throws is, too. */
   collect(): Family[] {
-    const families: Family[] = [];
-    for (const counter of this.#counters.values()) {
-      families.push({ spec: counter.spec, points: counter.collect() });
-    }
-    for (const { spec, histograms } of [...this.#histograms.values()].map((histogram) => ({
+    // Before the queue is emptied, whose depth is among them.
+    const observed = this.#observed.map(({ spec, read }) => ({ spec, points: pointsOf(read) }));
+    this.#settle();
+    const counters = Array.from(this.#counters.values(), (counter) => ({
+      spec: counter.spec,
+      points: counter.collect(),
+    }));
+    const histograms = Array.from(this.#histograms.values(), (histogram) => ({
       spec: histogram.spec,
       histograms: histogram.collect(),
-    }))) {
-      families.push({ spec, histograms });
-    }
-    for (const { spec, read } of this.#observed) families.push({ spec, points: pointsOf(read) });
-    const filled = families.filter((family) =>
+    }));
+    const filled = [...counters, ...histograms, ...observed].filter((family) =>
       'points' in family ? family.points.length > 0 : family.histograms.length > 0,
     );
     return [...this.#extend(filled)];

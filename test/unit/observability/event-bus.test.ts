@@ -8,7 +8,7 @@ const turn = () => new Promise((resolve) => setImmediate(resolve));
 
 /** Until what waits has been handed over. */
 async function settle(clock: VirtualClock): Promise<void> {
-  clock.advance(10);
+  clock.advance(50);
   await turn();
 }
 

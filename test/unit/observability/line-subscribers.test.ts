@@ -99,7 +99,7 @@ suite('event bus: detach', (test) => {
     bus.publish('mp.request.start', { sessionId: 'r' });
     detach();
     bus.drain();
-    assert.equal(seen.splice(0), ['a counts'], 'counters do not wait');
+    assert.equal(seen, []);
     assert.is(bus.queueDepth, 0);
     assert.not.ok(bus.hasListeners('mp.request.start'));
     const detachAgain = bus.attach(subscriber('b', seen));
@@ -108,7 +108,7 @@ suite('event bus: detach', (test) => {
     detachAgain();
     detachAgain();
     bus.drain();
-    assert.equal(seen, ['b counts', 'c counts', 'c']);
+    assert.equal(seen, ['c counts', 'c']);
     assert.ok(bus.hasListeners('mp.request.start'));
   });
 
@@ -127,7 +127,7 @@ suite('event bus: detach', (test) => {
     bus.attach(subscriber('b', seen));
     for (let i = 0; i < 2; i += 1) bus.publish('mp.request.start', { sessionId: 'r' });
     bus.drain();
-    assert.equal(seen, ['b counts', 'b counts', 'leaving', 'b', 'b']);
+    assert.equal(seen, ['b counts', 'leaving', 'b', 'b counts', 'b']);
   });
 
   test('who has left is not shut down with the others; followers stay', async () => {

@@ -37,11 +37,32 @@ suite('log lines', (test) => {
   test('they wait for a slow reader, in order', async () => {
     const { stream, taken, takeAll } = slowStream();
     const lines = new LineWriter(stream);
-    for (const line of ['a\n', 'b\n', 'c\n']) lines.write(line);
+    for (const line of ['a\n', 'b\n', 'c\n']) {
+      lines.write(line);
+      await Promise.resolve();
+    }
     assert.equal(taken, ['a\n']);
     await takeAll();
     assert.equal(taken, ['a\n', 'b\n', 'c\n']);
     assert.is(lines.lostCount, 0);
+  });
+
+  test('lines of one callback are written together when it ends', async () => {
+    const { stream, taken } = slowStream();
+    const lines = new LineWriter(stream);
+    for (const line of ['a\n', 'b\n']) lines.write(line);
+    assert.equal(taken, [], 'not yet');
+    await Promise.resolve();
+    assert.equal(taken, ['a\nb\n']);
+  });
+
+  test('a process that ends in the middle of a callback has its lines written by flush', () => {
+    const { stream, taken } = slowStream();
+    const lines = new LineWriter(stream);
+    lines.write('last words\n');
+    lines.flush();
+    lines.flush();
+    assert.equal(taken, ['last words\n']);
   });
 
   test('a stuck reader costs bounded memory, and the lines it missed are counted', async () => {
@@ -50,6 +71,7 @@ suite('log lines', (test) => {
     const line = `${'x'.repeat(1023)}\n`;
     const writtenCount = 3 * (BACKLOG_BYTES_MAX / line.length);
     for (let i = 0; i < writtenCount; i += 1) lines.write(line);
+    await Promise.resolve();
     assert.ok(stream.writableLength <= BACKLOG_BYTES_MAX + line.length);
     assert.is(lines.lostCount, writtenCount - stream.writableLength / line.length);
     await takeAll();
@@ -68,7 +90,8 @@ suite('log lines', (test) => {
       const lines = new LineWriter(process.stderr);
       await once(process.stdin.resume(), 'end');
       for (let i = 0; i < 3; i += 1) {
-        lines.write('x\\n');
+        if (i > 0) lines.write('x\\n');
+        if (i > 1) lines.write('y\\n');
         await new Promise((resolve) => setImmediate(resolve));
       }
       process.exit(40 + lines.lostCount);`;

@@ -146,12 +146,16 @@ suite('metrics in an overload', (test) => {
     assert.equal(read('kvd.event_bus_lost_events'), { LatencyMetricsSubscriber: 48 });
   });
 
-  test('queue and lag are those of the bus that is in use', () => {
+  test('who collects gets what waits, and the depth of the queue before', () => {
     const { clock, publish, registry } = house();
     publish('mp.vllm.end_session', { requestId: 'r' });
     publish('mp.vllm.end_session', { requestId: 'r' });
     clock.advance(8);
     assert.equal(readMetric(registry, 'lmcache_mp.event_bus.queue_depth'), { '': 2 });
+    assert.equal(readMetric(registry, 'kvd.sessions_ended'), { '': 2 });
+    assert.equal(readMetric(registry, 'lmcache_mp.event_bus.queue_depth'), { '': 0 }, 'emptied');
+    publish('mp.vllm.end_session', { requestId: 'r' });
+    clock.advance(8);
     const lag = readMetric(registry, 'lmcache_mp.event_bus.drain_lag_seconds')[''];
     assert.is(Number(lag).toFixed(3), '0.008');
   });
