@@ -1,6 +1,6 @@
 /**
  * `npm run bench:load -- [one-million-objects] [registered-many] [lookup-beside-stores]
- *                          [observability-cost]`
+ *                          [observability-cost] [scrape-beside-pings]`
  *
  *   --url URL       measure the server at this address in place of one that is started
  *   --objects N     of one-million-objects, whole thousands [1000000]
@@ -17,6 +17,7 @@ import { measureObservabilityCost } from './observability-cost.ts';
 import { measureOneMillionObjects } from './one-million-objects.ts';
 import { measureRegisteredMany } from './registered-many.ts';
 import { printReport, type Report, writeReports } from './report.ts';
+import { measureScrapeBesidePings } from './scrape-beside-pings.ts';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -37,6 +38,7 @@ const MEASUREMENTS: Readonly<Record<string, () => Promise<Report>>> = {
   'registered-many': () => measureRegisteredMany({ url, rounds, seconds }),
   'lookup-beside-stores': () => measureLookupBesideStores({ url, rounds, seconds }),
   'observability-cost': () => measureObservabilityCost({ rounds }),
+  'scrape-beside-pings': () => measureScrapeBesidePings({ seconds }),
 };
 
 process.env['KVD_E2E_EXECUTABLE'] ??= path.resolve(import.meta.dirname, '../../bin/kvd');

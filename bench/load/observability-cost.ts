@@ -37,7 +37,8 @@ const SMALL_HIDDEN_SIZE = 4096 / CHUNK_SIZE_TOKENS / 4;
 /** What CPU workers send; the server ignores it. */
 const EVENT = new TextEncoder().encode('stub_ipc_handle');
 const TIMEOUT_MS = 60_000;
-const WARM_UP_PAIRS = 2;
+/** Until the code of both is compiled for good. */
+const WARM_UP_PAIRS = 8;
 const PAIRS_PER_ROUND = 8;
 
 const ORDER = [

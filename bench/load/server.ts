@@ -5,6 +5,8 @@ import { type Flags, ServerProcess } from '../../test/support/server-process.ts'
 export interface Server {
   readonly url: string;
   /** Null for a server that somebody else has started. */
+  readonly httpUrl: string | null;
+  /** Null likewise. */
   readonly pid: number | null;
   /** Null likewise. */
   objectCount(): Promise<number | null>;
@@ -16,7 +18,7 @@ export async function openServer(flags: Flags, url: string | null): Promise<Serv
   if (url !== null) {
     const words = Object.entries(flags).map(([flag, value]) => `${flag} ${value}`);
     console.error(`the server at ${url} should run with ${words.join(' ')}`);
-    return { url, pid: null, objectCount: async () => null, stop: async () => {} };
+    return { url, httpUrl: null, pid: null, objectCount: async () => null, stop: async () => {} };
   }
   const own = await ServerProcess.start(flags);
   const stop = async () => {
@@ -29,7 +31,7 @@ export async function openServer(flags: Flags, url: string | null): Promise<Serv
     }
   };
   const objectCount = async () => (await own.l1())['total_object_count'] ?? null;
-  return { url: own.url, pid: own.pid, objectCount, stop };
+  return { url: own.url, httpUrl: own.httpUrl, pid: own.pid, objectCount, stop };
 }
 
 /** Resident memory that is not shared with workers: all but L1. Null if the server is not ours. */

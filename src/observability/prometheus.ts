@@ -9,7 +9,7 @@ import { type Clock, systemClock } from '../clock.ts';
 import { type ConstantLabels, prometheusText } from './metrics/prometheus-text.ts';
 import type { Family, MetricRegistry } from './metrics/registry.ts';
 import { processFamilies } from './process-metrics.ts';
-import { createResource } from './resource.ts';
+import { isResourceSlow, resourceAttributes } from './resource.ts';
 
 export interface PrometheusOptions {
   readonly instanceId: string;
@@ -21,8 +21,7 @@ export interface PrometheusOptions {
 }
 
 async function targetFamily(instanceId: string): Promise<Family> {
-  const { attributes } = await createResource(instanceId);
-  const entries = Object.entries(attributes);
+  const entries = Object.entries(await resourceAttributes(instanceId));
   const labelValues = entries.map(([, value]) =>
     typeof value === 'string' ? value : JSON.stringify(value),
   );
@@ -40,6 +39,8 @@ export class PrometheusText {
   constructor(options: PrometheusOptions) {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
+    // Now and not when requests are waiting.
+    if (options.registry && isResourceSlow()) this.#target = targetFamily(options.instanceId);
   }
 
   async text(): Promise<string> {

@@ -1,6 +1,7 @@
 import * as assert from 'uvu/assert';
 import { MetricRegistry } from '../../../src/observability/metrics/registry.ts';
 import { PrometheusText } from '../../../src/observability/prometheus.ts';
+import { createResource, resourceAttributes } from '../../../src/observability/resource.ts';
 import { parsePrometheusText, samplesOf } from '../../support/prometheus-parser.ts';
 import { suite } from '../../support/suite.ts';
 
@@ -119,6 +120,11 @@ suite('target_info', (test) => {
       telemetry_sdk_name: 'opentelemetry',
     });
     assert.match(version as string, /^\d+\.\d+\.\d+$/);
+  });
+
+  test('says without the SDK what the SDK would say', async () => {
+    const { attributes } = await createResource('here');
+    assert.equal(await resourceAttributes('here'), attributes);
   });
 
   test('honours the environment, and the instance id wins', async () => {
