@@ -12,7 +12,8 @@ export interface Departures {
   readonly objectCount: number;
   readonly bytes: number;
   readonly byNamespace: readonly { readonly namespaceId: number; readonly objectCount: number }[];
-  readonly named: readonly { readonly namespaceId: number; readonly chunkHash: Uint8Array }[];
+  /** Chunk hashes as text, a character for each byte (Latin-1). */
+  readonly named: readonly { readonly namespaceId: number; readonly chunkHash: string }[];
   /** Should have been named, too, but there was no room. */
   readonly unnamedCount: number;
 }
@@ -26,7 +27,7 @@ export class DepartureWatch {
   readonly #namedMax: number;
   /** One entry for each namespace that has lost objects; null while nobody watches. */
   #departed: Uint32Array | null = null;
-  readonly #named: Uint8Array;
+  readonly #named: Buffer;
   readonly #view: DataView;
 
   constructor(core: CoreExports) {
@@ -34,7 +35,7 @@ export class DepartureWatch {
     this.#core = core;
     this.#namedMax = core.departures_named_max();
     const named = core.region_offset(REGION.namedDepartures);
-    this.#named = new Uint8Array(buffer, named, NAMED_SIZE_BYTES * this.#namedMax);
+    this.#named = Buffer.from(buffer, named, NAMED_SIZE_BYTES * this.#namedMax);
     this.#view = new DataView(buffer, named, NAMED_SIZE_BYTES * this.#namedMax);
   }
 
@@ -71,6 +72,6 @@ export class DepartureWatch {
   #namedAt(index: number, hashSizeBytes: number) {
     const at = index * NAMED_SIZE_BYTES;
     const namespaceId = this.#view.getUint32(at + NAMESPACE_OFFSET, true);
-    return { namespaceId, chunkHash: this.#named.slice(at, at + hashSizeBytes) };
+    return { namespaceId, chunkHash: this.#named.toString('latin1', at, at + hashSizeBytes) };
   }
 }

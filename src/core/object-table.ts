@@ -89,7 +89,7 @@ export class ObjectTable {
   readonly #figures: TableFigures;
   readonly #keys: Uint32Array;
   readonly #places: Uint32Array;
-  readonly #familyHashes: Uint8Array;
+  readonly #familyHashes: Buffer;
   readonly #hashView: DataView;
 
   /** `init` and `table_init` of the core must have been called. */
@@ -107,7 +107,7 @@ export class ObjectTable {
     this.#places = new Uint32Array(buffer, core.region_offset(REGION.objectPlaces), recordWords);
     const familyHashes = core.region_offset(REGION.familyHashes);
     const hashBytes = HASH_SIZE_BYTES * (limits.objectCountMax + 1);
-    this.#familyHashes = new Uint8Array(buffer, familyHashes, hashBytes);
+    this.#familyHashes = Buffer.from(buffer, familyHashes, hashBytes);
     this.#hashView = new DataView(buffer, familyHashes, hashBytes);
   }
 
@@ -438,6 +438,12 @@ export class ObjectTable {
   copyHash(slot: number, target: Uint8Array): void {
     const start = this.#keys[slot * RECORD_WORDS + KEY_FAMILY]! * HASH_SIZE_BYTES;
     target.set(this.#familyHashes.subarray(start, start + target.length));
+  }
+
+  /** The first bytes of the chunk hash of a slot as text, a character for each (Latin-1). */
+  hashTextOf(slot: number, sizeBytes: number): string {
+    const start = this.#keys[slot * RECORD_WORDS + KEY_FAMILY]! * HASH_SIZE_BYTES;
+    return this.#familyHashes.toString('latin1', start, start + sizeBytes);
   }
 
   // Figures

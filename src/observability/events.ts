@@ -29,12 +29,16 @@ export interface RemovedChunks extends ChunkScope {
   readonly hashes: readonly Uint8Array[];
 }
 
-/** Number of objects by cache salt; an empty salt is a salt like any other. */
-export type CountBySalt = ReadonlyMap<string, number>;
+/**
+ * Number of objects by cache salt; an empty salt is a salt like any other. A salt may come more
+ * than once, so that nobody needs a Map for the usual case, which is one tenant.
+ */
+export type CountBySalt = Iterable<readonly [cacheSalt: string, count: number]>;
 
 /** An object that the lifecycle histograms follow. */
 export interface SampledKey {
-  readonly chunkHash: Uint8Array;
+  /** As text, a character for each byte (Latin-1): it is a key of maps and nothing else. */
+  readonly chunkHash: string;
   readonly modelName: string;
   readonly kvRank: number;
   readonly objectGroupId: number;

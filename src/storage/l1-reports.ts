@@ -93,50 +93,49 @@ export class L1Reports {
 
   /** Of those slots that have one and whose code is no failure. */
   #reportOf(slots: Uint32Array, codes: Int32Array | null): KeyReport {
-    const { table, namespaces, sampleThreshold } = this.#options;
-    const countBySalt = new Map<string, number>();
+    const { table, namespaces, hashSizeBytes, sampleThreshold } = this.#options;
+    const countBySalt: SaltCount[] = [];
     let sampledKeys: SampledKey[] | null = null;
-    let [keyCount, runCount] = [0, 0];
+    let keyCount = 0;
     let namespaceId = -1;
     let owner: Namespace | undefined;
+    let latest: SaltCount = NO_SALT;
     // By index: this runs over all objects of every read and write, and iterators are dear.
     for (let i = 0; i < slots.length; i += 1) {
       const slot = slots[i] as number;
       if (slot === NO_SLOT || (codes && (codes[i] as number) < 0)) continue;
       const id = table.namespaceOf(slot);
       if (id !== namespaceId) {
-        if (owner) add(countBySalt, owner.cacheSalt, runCount);
         namespaceId = id;
         owner = namespaces.lookup(id);
-        runCount = 0;
+        // Ranks and groups of a prompt have a namespace each, and one tenant.
+        if (owner && (latest === NO_SALT || latest[0] !== owner.cacheSalt)) {
+          latest = [owner.cacheSalt, 0];
+          countBySalt.push(latest);
+        }
       }
       // Of an object that was cleared while it was read, with the last of its tenant.
       if (!owner) continue;
-      runCount += 1;
+      latest[1] += 1;
       keyCount += 1;
       if (table.hashWordOf(slot) >= sampleThreshold) continue;
       sampledKeys ??= [];
-      sampledKeys.push(this.#sampledKeyAt(slot, owner));
+      sampledKeys.push(sampledKey(owner, table.hashTextOf(slot, hashSizeBytes)));
     }
-    if (owner) add(countBySalt, owner.cacheSalt, runCount);
     return { keyCount, countBySalt, sampledKeys: sampledKeys ?? NO_KEYS };
-  }
-
-  #sampledKeyAt(slot: number, owner: Namespace): SampledKey {
-    const { table, hashSizeBytes } = this.#options;
-    const chunkHash = new Uint8Array(hashSizeBytes);
-    table.copyHash(slot, chunkHash);
-    return sampledKey(owner, chunkHash);
   }
 }
 
+type SaltCount = [cacheSalt: string, count: number];
+
+const NO_SALT: SaltCount = ['', 0];
 const NO_KEYS: readonly SampledKey[] = [];
 
 function add(counts: Map<string, number>, salt: string, count: number): void {
   counts.set(salt, (counts.get(salt) ?? 0) + count);
 }
 
-function sampledKey(owner: Namespace, chunkHash: Uint8Array): SampledKey {
+function sampledKey(owner: Namespace, chunkHash: string): SampledKey {
   const { modelName, kvRank, objectGroupId, cacheSalt } = owner;
   return { chunkHash, modelName, kvRank, objectGroupId, cacheSalt };
 }

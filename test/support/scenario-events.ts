@@ -136,7 +136,7 @@ function keyReport(keys: readonly ScenarioKey[]): KeyReport {
     keyCount: keys.length,
     countBySalt: countBy(keys, 'cache_salt'),
     sampledKeys: keys.map((key) => ({
-      chunkHash: Buffer.from(key.chunk_hash, 'hex'),
+      chunkHash: Buffer.from(key.chunk_hash, 'hex').toString('latin1'),
       modelName: key.model_name,
       kvRank: key.kv_rank,
       objectGroupId: key.object_group_id,

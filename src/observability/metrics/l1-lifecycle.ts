@@ -131,8 +131,6 @@ class Lives {
 }
 
 function nameOf({ chunkHash, modelName, kvRank, objectGroupId, cacheSalt }: SampledKey): string {
-  const hash = Buffer.from(chunkHash.buffer, chunkHash.byteOffset, chunkHash.length);
   // With the length of the salt, so that no two keys have one name.
-  const rest = `${kvRank},${objectGroupId},${cacheSalt.length},${cacheSalt}${modelName}`;
-  return hash.toString('latin1') + rest;
+  return `${chunkHash}${kvRank},${objectGroupId},${cacheSalt.length},${cacheSalt}${modelName}`;
 }

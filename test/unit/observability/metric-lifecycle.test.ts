@@ -124,7 +124,7 @@ suite('reuse table', (test) => {
 });
 
 const keyOf = (n: number, cacheSalt = ''): SampledKey => ({
-  chunkHash: new Uint8Array(32).fill(n),
+  chunkHash: String.fromCharCode(n).repeat(32),
   ...{ modelName: 'm', kvRank: 0, objectGroupId: 0, cacheSalt },
 });
 
