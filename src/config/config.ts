@@ -32,6 +32,8 @@ export interface ServerConfig {
   readonly hashAlgorithm: HashAlgorithm;
   /** PYTHONHASHSEED as text; null = not set (a random root). */
   readonly hashSeed: string | null;
+  /** OTEL_RESOURCE_ATTRIBUTES or OTEL_SERVICE_NAME is set. */
+  readonly hasResourceVariables: boolean;
 
   readonly l1SizeBytes: number;
   readonly l1AlignBytes: number;
@@ -245,7 +247,7 @@ function buildKvEvents(settings: Settings) {
 /** `settings` have passed all checks. */
 export function buildServerConfig(
   settings: Settings,
-  secrets: { readonly httpToken: string | null; readonly hashSeed: string | null },
+  found: Pick<ServerConfig, 'httpToken' | 'hashSeed' | 'hasResourceVariables'>,
 ): ServerConfig {
   return {
     instanceId: settings.textOrNull('--instance-id') || randomUUID(),
@@ -262,7 +264,6 @@ export function buildServerConfig(
     copyThreadCount: buildCopyThreadCount(settings),
     chunkSizeTokens: settings.number('--chunk-size'),
     hashAlgorithm: settings.text('--hash-algorithm') as HashAlgorithm,
-    hashSeed: secrets.hashSeed,
     ...buildL1(settings),
     evictionPolicy: settings.text('--eviction-policy') as EvictionPolicyName,
     evictionTriggerWatermark: settings.number('--eviction-trigger-watermark'),
@@ -270,7 +271,7 @@ export function buildServerConfig(
     l2: buildL2(settings),
     httpHost: settings.text('--http-host'),
     httpPort: settings.number('--http-port'),
-    httpToken: secrets.httpToken,
+    ...found,
     isReconfigurable: settings.isOn('--enable-reconfigure-api'),
     ...buildObservability(settings),
     ...buildKvEvents(settings),

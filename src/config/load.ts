@@ -47,6 +47,9 @@ function checkToken(token: string, origin: string, problems: Problem[]): string 
   return token;
 }
 
+/** The SDK of OpenTelemetry reads them (observability/resource.ts). */
+const RESOURCE_VARIABLES = ['OTEL_RESOURCE_ATTRIBUTES', 'OTEL_SERVICE_NAME'];
+
 export function loadServerConfig(
   argv: readonly string[],
   environment: Environment = readEnvironment(),
@@ -60,9 +63,13 @@ export function loadServerConfig(
   // A required flag with a bad value is one problem, not two.
   problems.push(...findings.problems.filter((problem) => !faulty.has(problem.flag)));
   const httpToken = readHttpToken(settings, environment, problems);
-  const hashSeed = environment['PYTHONHASHSEED'] || null;
+  const found = {
+    httpToken,
+    hashSeed: environment['PYTHONHASHSEED'] || null,
+    hasResourceVariables: RESOURCE_VARIABLES.some((name) => environment[name]),
+  };
   return {
-    config: problems.length > 0 ? null : buildServerConfig(settings, { httpToken, hashSeed }),
+    config: problems.length > 0 ? null : buildServerConfig(settings, found),
     problems,
     warnings: [...read.warnings, ...findings.warnings],
     wantsHelp: commandLine.wantsHelp,

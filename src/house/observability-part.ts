@@ -72,7 +72,10 @@ export async function openObservability(
     const options = { ...config.lookupHashLog, clock, log: log.child('engine') };
     bus.attach(LookupHashLog.open(options));
   }
-  const prometheus = new PrometheusText({ instanceId, registry, constantLabels, clock });
+  const { hasResourceVariables } = config;
+  const prometheus = new PrometheusText({
+    ...{ instanceId, registry, constantLabels, clock, hasResourceVariables },
+  });
   return { registry, prometheus };
 }
 

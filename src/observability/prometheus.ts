@@ -9,7 +9,7 @@ import { type Clock, systemClock } from '../clock.ts';
 import { type ConstantLabels, prometheusText } from './metrics/prometheus-text.ts';
 import type { Family, MetricRegistry } from './metrics/registry.ts';
 import { processFamilies } from './process-metrics.ts';
-import { isResourceSlow, resourceAttributes } from './resource.ts';
+import { resourceAttributes } from './resource.ts';
 
 export interface PrometheusOptions {
   readonly instanceId: string;
@@ -18,10 +18,13 @@ export interface PrometheusOptions {
   /** On every series of the registry. */
   readonly constantLabels?: ConstantLabels;
   readonly clock?: Clock;
+  /** OTEL_RESOURCE_ATTRIBUTES or OTEL_SERVICE_NAME is set. */
+  readonly hasResourceVariables?: boolean;
 }
 
-async function targetFamily(instanceId: string): Promise<Family> {
-  const entries = Object.entries(await resourceAttributes(instanceId));
+async function targetFamily(options: PrometheusOptions): Promise<Family> {
+  const { instanceId, hasResourceVariables = false } = options;
+  const entries = Object.entries(await resourceAttributes(instanceId, hasResourceVariables));
   const labelValues = entries.map(([, value]) =>
     typeof value === 'string' ? value : JSON.stringify(value),
   );
@@ -40,14 +43,14 @@ export class PrometheusText {
     this.#options = options;
     this.#clock = options.clock ?? systemClock;
     // Now and not when requests are waiting.
-    if (options.registry && isResourceSlow()) this.#target = targetFamily(options.instanceId);
+    if (options.registry && options.hasResourceVariables) this.#target = targetFamily(options);
   }
 
   async text(): Promise<string> {
-    const { instanceId, registry, constantLabels } = this.#options;
+    const { registry, constantLabels } = this.#options;
     const families = await processFamilies(this.#clock);
     if (!registry) return prometheusText(families);
-    this.#target ??= targetFamily(instanceId);
+    this.#target ??= targetFamily(this.#options);
     families.push(await this.#target);
     return (
       (await prometheusText(families)) + (await prometheusText(registry.collect(), constantLabels))

@@ -20,14 +20,6 @@ const SDK_ATTRIBUTES = {
 };
 const DEFAULT_NAME = { 'service.name': 'unknown_service' };
 
-const variables = (): (string | undefined)[] => [
-  process.env['OTEL_RESOURCE_ATTRIBUTES'],
-  process.env['OTEL_SERVICE_NAME'],
-];
-
-/** True when the resource takes a while the first time. */
-export const isResourceSlow = (): boolean => variables().some(Boolean);
-
 export async function createResource(instanceId: string): Promise<Resource> {
   const resources = await import('@opentelemetry/resources');
   return resources
@@ -37,8 +29,14 @@ export async function createResource(instanceId: string): Promise<Resource> {
     .merge(resources.resourceFromAttributes({ 'service.instance.id': instanceId }));
 }
 
-/** Those of `createResource`. */
-export async function resourceAttributes(instanceId: string): Promise<Resource['attributes']> {
-  if (isResourceSlow()) return (await createResource(instanceId)).attributes;
+/**
+ * Those of `createResource`. `hasVariables`: one of the two variables is set, so this takes a while
+ * the first time.
+ */
+export async function resourceAttributes(
+  instanceId: string,
+  hasVariables: boolean,
+): Promise<Resource['attributes']> {
+  if (hasVariables) return (await createResource(instanceId)).attributes;
   return { ...SDK_ATTRIBUTES, ...DEFAULT_NAME, 'service.instance.id': instanceId };
 }

@@ -19,13 +19,18 @@ const PROCESS_FAMILIES = [
 
 const HITS = { name: 'lmcache_mp.hits', scope: 's', kind: 'counter', unit: 'tokens' } as const;
 
-function house(constantLabels: Readonly<Record<string, string>> = {}) {
+function house(
+  constantLabels: Readonly<Record<string, string>> = {},
+  hasResourceVariables: boolean = false,
+) {
   const registry = new MetricRegistry();
   const hits = registry.counter({ ...HITS, labels: [], help: 'Hits.' });
   return {
     registry,
     hits,
-    text: new PrometheusText({ instanceId: 'here', registry, constantLabels }),
+    text: new PrometheusText({
+      ...{ instanceId: 'here', registry, constantLabels, hasResourceVariables },
+    }),
   };
 }
 
@@ -104,15 +109,16 @@ suite('metrics text', (test) => {
 });
 
 suite('target_info', (test) => {
-  const labelsOf = async (): Promise<Record<string, string>> => {
-    const family = parsePrometheusText(await house().text.text()).get('target_info');
+  const labelsOf = async (hasVariables: boolean): Promise<Record<string, string>> => {
+    const { text } = house({}, hasVariables);
+    const family = parsePrometheusText(await text.text()).get('target_info');
     assert.is(family?.samples.length, 1);
     assert.is(family?.samples[0]?.value, 1);
     return Object.fromEntries(family?.samples[0]?.labels ?? []);
   };
 
   test('has the labels of the reference, and says the truth about the language', async () => {
-    const { telemetry_sdk_version: version, ...others } = await labelsOf();
+    const { telemetry_sdk_version: version, ...others } = await labelsOf(false);
     assert.equal(others, {
       service_instance_id: 'here',
       service_name: 'unknown_service',
@@ -124,7 +130,7 @@ suite('target_info', (test) => {
 
   test('says without the SDK what the SDK would say', async () => {
     const { attributes } = await createResource('here');
-    assert.equal(await resourceAttributes('here'), attributes);
+    assert.equal(await resourceAttributes('here', false), attributes);
   });
 
   test('honours the environment, and the instance id wins', async () => {
@@ -133,7 +139,7 @@ suite('target_info', (test) => {
       OTEL_RESOURCE_ATTRIBUTES: 'service.instance.id=there,deployment.zone=a',
     };
     await withEnvironment(variables, async () => {
-      const labels = await labelsOf();
+      const labels = await labelsOf(true);
       assert.is(labels['service_name'], 'cache');
       assert.is(labels['service_instance_id'], 'here');
       assert.is(labels['deployment_zone'], 'a');
