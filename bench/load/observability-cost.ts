@@ -16,26 +16,26 @@
  */
 import { setTimeout as pause } from 'node:timers/promises';
 import { KvdClient } from '../../src/client/client.ts';
-import { promptOf } from '../../src/client/load/bench-requests.ts';
+import { type BenchPrompt, promptOf } from '../../src/client/load/bench-requests.ts';
 import { Caller } from '../../src/client/load/bench-worker.ts';
 import { BlockPattern } from '../../src/client/load/block-pattern.ts';
 import { type CacheGeometry, fitCacheShape } from '../../src/client/load/cache-shape.ts';
-import { LmcacheDrivenWorker } from '../../src/client/load/lmcache-driven-worker.ts';
+import {
+  CPU_CLIENT_EVENT,
+  LmcacheDrivenWorker,
+} from '../../src/client/load/lmcache-driven-worker.ts';
 import { newInstanceId } from '../../src/client/load/transfer-mode.ts';
 import type { Flags } from '../../test/support/server-process.ts';
-import { inParallel } from '../../test/support/waiting.ts';
+import { inParallel, percentile } from '../../test/support/waiting.ts';
 import { type PreparedCall, prepareCall, sendPrepared } from './prepared-calls.ts';
 import type { Report } from './report.ts';
 import { coreUseOf, openServer, type Server } from './server.ts';
+import { SmallObjectWorker } from './small-object-worker.ts';
 
 const FLAGS: Flags = { '--chunk-size': 256, '--l1-size-gb': 0.5, '--eviction-policy': 'LRU' };
 const CHUNK_SIZE_TOKENS = 256;
-const LOOKED_UP_TOKENS = 32 * CHUNK_SIZE_TOKENS;
+const LOOKED_UP_CHUNKS = 32;
 const STORED_TOKENS = 4 * CHUNK_SIZE_TOKENS;
-/** Of an object of 4 KiB: keys and values, two bytes each. */
-const SMALL_HIDDEN_SIZE = 4096 / CHUNK_SIZE_TOKENS / 4;
-/** What CPU workers send; the server ignores it. */
-const EVENT = new TextEncoder().encode('stub_ipc_handle');
 const TIMEOUT_MS = 60_000;
 /** Until the code of both is compiled for good. */
 const WARM_UP_PAIRS = 8;
@@ -91,15 +91,15 @@ const KINDS: readonly Kind[] = [
     inFlightCount: 4,
     prepare: ({ modelName, instanceId, blockIds }, sequence) => {
       const key = promptOf(sequence, STORED_TOKENS, modelName).transferKey('store');
-      return [prepareCall('STORE', { key, instanceId, blockIds, event: EVENT }, TRUE)];
+      return [prepareCall('STORE', { key, instanceId, blockIds, event: CPU_CLIENT_EVENT }, TRUE)];
     },
   },
   {
     name: 'small stores',
     requestsPerTurn: 200,
     inFlightCount: 16,
-    prepare: ({ smallModelName, smallInstanceId: instanceId }, sequence) => {
-      const key = promptOf(sequence, STORED_TOKENS, smallModelName).transferKey('store');
+    prepare: ({ small: { modelName, instanceId } }, sequence) => {
+      const key = promptOf(sequence, STORED_TOKENS, modelName).transferKey('store');
       const data = { kind: 'none' } as const;
       return [
         prepareCall('PREPARE_STORE', { key, instanceId }),
@@ -112,16 +112,15 @@ const KINDS: readonly Kind[] = [
 /** One of the two servers, and its workers. */
 class Side {
   readonly modelName = 'observed';
-  readonly smallModelName = 'small';
   readonly instanceId = newInstanceId();
-  readonly smallInstanceId = newInstanceId();
-  readonly lookedUp = promptOf(0, LOOKED_UP_TOKENS, this.smallModelName);
   readonly blockIds: readonly (readonly number[])[];
+  readonly small: SmallObjectWorker;
+  readonly lookedUp: BenchPrompt;
   readonly #server: Server;
   readonly #client: KvdClient;
   readonly #worker: LmcacheDrivenWorker;
 
-  private constructor(server: Server) {
+  private constructor(server: Server, small: SmallObjectWorker) {
     const shape = fitCacheShape(GEOMETRY, {
       chunkSizeTokens: CHUNK_SIZE_TOKENS,
       tokenCountMax: STORED_TOKENS,
@@ -133,33 +132,20 @@ class Side {
     const { instanceId, modelName } = this;
     this.#worker = new LmcacheDrivenWorker({ caller, instanceId, modelName, shape, pattern });
     this.blockIds = [Array.from({ length: shape.blockCount }, (_, i) => i)];
+    this.small = small;
+    this.lookedUp = promptOf(0, LOOKED_UP_CHUNKS * CHUNK_SIZE_TOKENS, small.modelName);
   }
 
-  /** Also stores the prompt that is looked up. */
   static async open(flags: Flags): Promise<Side> {
-    const side = new Side(await openServer({ ...FLAGS, ...flags }, null));
+    const server = await openServer({ ...FLAGS, ...flags }, null);
+    const side = new Side(server, await SmallObjectWorker.register(server.url, 'small'));
     await side.#worker.register();
-    const caller = new Caller(side.#client, TIMEOUT_MS);
-    await caller.call('REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT', {
-      instanceId: side.smallInstanceId,
-      modelName: side.smallModelName,
-      worldSize: 1,
-      blockSize: CHUNK_SIZE_TOKENS,
-      layerCount: 1,
-      hiddenSize: SMALL_HIDDEN_SIZE,
-      dtype: 'bfloat16',
-      usesMla: false,
-      physicalSlotCount: null,
-    });
     return side;
   }
 
+  /** The stores of other turns push it out. */
   async storeLookedUpPrompt(): Promise<void> {
-    const { lookedUp, smallInstanceId: instanceId } = this;
-    const key = lookedUp.transferKey('store');
-    const caller = new Caller(this.#client, TIMEOUT_MS);
-    await caller.call('PREPARE_STORE', { key, instanceId });
-    await caller.call('COMMIT_STORE', { key, instanceId, data: { kind: 'none' } });
+    await this.small.storeMissing(this.lookedUp.sequence, LOOKED_UP_CHUNKS);
   }
 
   async run(steps: readonly Steps[], inFlightCount: number): Promise<Turn> {
@@ -175,6 +161,7 @@ class Side {
 
   async close(): Promise<void> {
     await this.#worker.unregister();
+    await this.small.unregister();
     this.#worker.close();
     this.#client.close();
     await this.#server.stop();
@@ -255,8 +242,7 @@ const sum = (a: Turn, b: Turn): Turn => ({
   runMs: a.runMs + b.runMs,
 });
 
-const median = (values: readonly number[]): number =>
-  [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] as number;
+const median = (values: readonly number[]): number => percentile(values, 0.5);
 const mean = (values: readonly number[]): number =>
   values.reduce((sum, value) => sum + value, 0) / values.length;
 

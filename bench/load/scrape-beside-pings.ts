@@ -9,6 +9,7 @@
 import { setTimeout as pause } from 'node:timers/promises';
 import { KvdClient } from '../../src/client/client.ts';
 import { promptOf } from '../../src/client/load/bench-requests.ts';
+import { samplesOf } from '../../test/support/prometheus-parser.ts';
 import { inParallel } from '../../test/support/waiting.ts';
 import { Child, serve } from './child.ts';
 import { type Report, summarize } from './report.ts';
@@ -166,11 +167,9 @@ class Scraper {
       milliseconds.push(performance.now() - startMs);
       await pause(SCRAPE_PAUSE_MS);
     }
-    return { milliseconds, seriesCount: text.split('\n').filter(isSample).length };
+    return { milliseconds, seriesCount: samplesOf(text).size };
   }
 }
-
-const isSample = (line: string): boolean => line !== '' && !line.startsWith('#');
 
 if (import.meta.main) {
   const scraper = new Scraper();

@@ -19,9 +19,9 @@ const CHUNK_SIZE_MAX = OBJECT_BYTES / BYTES_PER_HIDDEN;
 export class SmallObjectWorker {
   readonly modelName: string;
   readonly chunkSizeTokens: number;
+  readonly instanceId = newInstanceId();
   readonly #client: KvdClient;
   readonly #caller: Caller;
-  readonly #instanceId = newInstanceId();
 
   private constructor(client: KvdClient, modelName: string, chunkSizeTokens: number) {
     this.#client = client;
@@ -40,7 +40,7 @@ export class SmallObjectWorker {
     }
     const worker = new SmallObjectWorker(client, modelName, chunkSizeTokens);
     await worker.#caller.call('REGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT', {
-      instanceId: worker.#instanceId,
+      instanceId: worker.instanceId,
       modelName,
       worldSize: 1,
       blockSize: chunkSizeTokens,
@@ -55,17 +55,24 @@ export class SmallObjectWorker {
 
   /** Stores a prompt of `chunkCount` chunks that nobody has. */
   async store(sequence: number, chunkCount: number): Promise<void> {
-    const instanceId = this.#instanceId;
-    const prompt = promptOf(sequence, chunkCount * this.chunkSizeTokens, this.modelName);
-    const key = prompt.transferKey('store');
-    const { context } = await this.#caller.call('PREPARE_STORE', { key, instanceId });
-    const slotCount = context.slots?.length;
+    const slotCount = await this.storeMissing(sequence, chunkCount);
     if (slotCount !== chunkCount) {
       throw new Error(`PREPARE_STORE: expected ${chunkCount} slots, got ${slotCount}`);
     }
+  }
+
+  /** Stores those chunks of a prompt that are not there. Returns how many. */
+  async storeMissing(sequence: number, chunkCount: number): Promise<number> {
+    const { instanceId } = this;
+    const prompt = promptOf(sequence, chunkCount * this.chunkSizeTokens, this.modelName);
+    const key = prompt.transferKey('store');
+    const { context } = await this.#caller.call('PREPARE_STORE', { key, instanceId });
+    const slotCount = context.slots?.length ?? 0;
+    if (slotCount === 0) return 0;
     const data = { kind: 'none' } as const;
     const isStored = await this.#caller.call('COMMIT_STORE', { key, instanceId, data });
     if (!isStored) throw new Error('COMMIT_STORE was refused');
+    return slotCount;
   }
 
   /** Leaves a session open that holds the chunks of a stored prompt. */
@@ -84,7 +91,7 @@ export class SmallObjectWorker {
   }
 
   async unregister(): Promise<void> {
-    const instanceId = this.#instanceId;
+    const { instanceId } = this;
     await this.#caller.call('UNREGISTER_KV_CACHE_ENGINE_DRIVEN_CONTEXT', { instanceId });
     this.#client.close();
   }

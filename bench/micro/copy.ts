@@ -17,6 +17,7 @@ import type { CpuShmWrapper } from '../../src/device/tensor-wrapper.ts';
 import { openL1Memory } from '../../src/storage/l1-memory/l1-memory.ts';
 import { GIB, MIB } from '../../src/units.ts';
 import { silentLogger } from '../../test/support/silent-logger.ts';
+import { percentile } from '../../test/support/waiting.ts';
 
 const { values } = parseArgs({
   options: { workers: { type: 'string' }, nice: { type: 'string' } },
@@ -111,9 +112,6 @@ async function seconds(run: () => Promise<unknown>): Promise<number> {
   return Number(process.hrtime.bigint() - start) / 1e9;
 }
 
-const median = (list: number[]): number =>
-  list.sort((a, b) => a - b)[Math.floor(list.length / 2)] as number;
-
 async function measure(instance: DeviceInstance, c: Case, objectCount: number): Promise<string> {
   const plan = planOf(c);
   const ids = shuffledBlocks(c.blockCount);
@@ -135,9 +133,8 @@ async function measure(instance: DeviceInstance, c: Case, objectCount: number): 
       // The first rounds meet pages for the first time.
       if (run >= places) rates.push((objectCount * plan.objectSizeBytes) / took / 1e9);
     }
-    cells.push(
-      `${direction} ${median(rates).toFixed(2)} GB/s (best ${Math.max(...rates).toFixed(2)})`,
-    );
+    const [middle, best] = [percentile(rates, 0.5), Math.max(...rates)];
+    cells.push(`${direction} ${middle.toFixed(2)} GB/s (best ${best.toFixed(2)})`);
   }
   return cells.join('  ');
 }

@@ -9,6 +9,7 @@ import type { EventCatalogue, EventName } from '../../src/observability/events.t
 import { attachMetrics } from '../../src/observability/metrics/metric-subscribers.ts';
 import { prometheusText } from '../../src/observability/metrics/prometheus-text.ts';
 import { MetricRegistry } from '../../src/observability/metrics/registry.ts';
+import { percentile } from '../../test/support/waiting.ts';
 
 const BATCH = 5_000;
 const ROUNDS = 40;
@@ -29,9 +30,6 @@ function nanosecondsOf(run: () => void): number {
   return ((performance.now() - startMs) * 1e6) / BATCH;
 }
 
-const median = (values: number[]): number =>
-  values.sort((a, b) => a - b)[Math.floor(values.length / 2)] as number;
-
 const rows: Record<string, unknown>[] = [];
 for (const [name, event] of Object.entries(EVENTS)) {
   const bus = new EventBus();
@@ -49,8 +47,8 @@ for (const [name, event] of Object.entries(EVENTS)) {
   await bus.close();
   rows.push({
     event: name,
-    'publish ns': Math.round(median(publishing)),
-    'subscribers ns': Math.round(median(draining)),
+    'publish ns': Math.round(percentile(publishing, 0.5)),
+    'subscribers ns': Math.round(percentile(draining, 0.5)),
   });
 }
 console.table(rows);
@@ -67,5 +65,5 @@ for (let round = 0; round < ROUNDS; round += 1) {
   await prometheusText(registry.collect());
   times.push(performance.now() - startMs);
 }
-console.log(`/metrics text of 2000 series: ${median(times).toFixed(2)} ms`);
+console.log(`/metrics text of 2000 series: ${percentile(times, 0.5).toFixed(2)} ms`);
 process.exit(0);

@@ -23,6 +23,7 @@ import { createLogger } from '../../src/observability/log.ts';
 import { LogLevels } from '../../src/observability/log-levels.ts';
 import { openAnonymousMemory } from '../../src/storage/l1-memory/anonymous.ts';
 import { OLD_CLIENT } from '../../test/support/client-traits.ts';
+import { percentile } from '../../test/support/waiting.ts';
 
 const CHUNK_SIZE_TOKENS = 256;
 const BATCH = 500;
@@ -140,16 +141,15 @@ for (let round = 0; round < WARM_UP_ROUNDS + rounds; round += 1) {
     }
   }
 }
-const median = (values: readonly number[]): number =>
-  [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)] as number;
 console.table(
   Object.keys(KINDS).map((kind) => {
     const [on, off] = [observed.microsOf(kind), blind.microsOf(kind)];
+    const added = on.map((micros, i) => micros - (off[i] as number));
     return {
       request: kind,
-      'observed µs': median(on).toFixed(1),
-      'not observed µs': median(off).toFixed(1),
-      'added µs': median(on.map((micros, i) => micros - (off[i] as number))).toFixed(1),
+      'observed µs': percentile(on, 0.5).toFixed(1),
+      'not observed µs': percentile(off, 0.5).toFixed(1),
+      'added µs': percentile(added, 0.5).toFixed(1),
     };
   }),
 );

@@ -89,7 +89,7 @@ export class EventBus {
   readonly #lost = new Map<string, number>();
   readonly #exceptions = new Map<string, number>();
   /** The queue: a ring in three arrays of one length; `#depth` entries from `#head` on wait. */
-  #targets: (Listeners | null)[] = [];
+  #targets: Listeners[] = [];
   #events: unknown[] = [];
   #times = new Float64Array(0);
   #head = 0;
@@ -304,8 +304,8 @@ export class EventBus {
   /** Moves what waits to the front of larger arrays. */
   #resize(capacity: number): void {
     const [targets, events, times] = [this.#targets, this.#events, this.#times];
-    this.#targets = new Array<Listeners | null>(capacity).fill(null);
-    this.#events = new Array<unknown>(capacity).fill(null);
+    this.#targets = new Array<Listeners>(capacity);
+    this.#events = new Array<unknown>(capacity);
     this.#times = new Float64Array(capacity);
     for (let i = 0; i < this.#depth; i += 1) {
       const from = (this.#head + i) % times.length;

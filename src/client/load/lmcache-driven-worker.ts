@@ -16,7 +16,7 @@ import type { CacheShape, LayerGroup, Plane } from './cache-shape.ts';
 import { Segment } from './segment.ts';
 
 /** What CPU clients send; the server ignores it. */
-const EVENT = new TextEncoder().encode('stub_ipc_handle');
+export const CPU_CLIENT_EVENT = new TextEncoder().encode('stub_ipc_handle');
 /** One read, and so the longest comparison without a pause for others: 0.3 ms. */
 const READ_BYTES_MAX = 4 << 20;
 
@@ -67,14 +67,19 @@ export class LmcacheDrivenWorker implements BenchWorker {
   async store(key: CacheKey, sequence: number): Promise<void> {
     const { caller, instanceId } = this.#options;
     const blockIds = this.#perGroup(this.#sourceIds(sequence));
-    const { ok } = await caller.call('STORE', { key, instanceId, blockIds, event: EVENT });
+    const { ok } = await caller.call('STORE', {
+      key,
+      instanceId,
+      blockIds,
+      event: CPU_CLIENT_EVENT,
+    });
     if (!ok) throw new RefusedStepError('STORE was refused');
   }
 
   async retrieve(key: CacheKey, sequence: number): Promise<void> {
     const { caller, instanceId } = this.#options;
     const blockIds = this.#perGroup(this.#targetIds(sequence));
-    const request = { key, instanceId, blockIds, event: EVENT, skipFirstTokens: 0 };
+    const request = { key, instanceId, blockIds, event: CPU_CLIENT_EVENT, skipFirstTokens: 0 };
     const { ok } = await caller.call('RETRIEVE', request);
     if (!ok) throw new RefusedStepError('RETRIEVE was refused');
   }

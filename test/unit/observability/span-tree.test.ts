@@ -1,7 +1,7 @@
 import * as assert from 'uvu/assert';
-import { KVD } from '../../../src/observability/metrics/catalogue/kvd.ts';
 import { MetricRegistry } from '../../../src/observability/metrics/registry.ts';
 import { SpanTree } from '../../../src/observability/tracing/span-tree.ts';
+import { readMetric } from '../../support/metric-readings.ts';
 import fc from '../../support/property.ts';
 import { RecordedSpan, SpanRecorder } from '../../support/recorded-spans.ts';
 import { suite } from '../../support/suite.ts';
@@ -13,11 +13,7 @@ function house() {
   const sink = new SpanRecorder();
   const tree = new SpanTree('scope', 'root', { sink, clock, registry });
   const nowSeconds = () => clock.wallMs() / 1000;
-  const expiredCount = () =>
-    registry
-      .counter(KVD.expiredPending)
-      .collect()
-      .find(({ labelValues }) => labelValues[0] === 'span')?.value ?? 0;
+  const expiredCount = () => readMetric(registry, 'kvd.expired_pending')['span'] ?? 0;
   return { clock, sink, tree, nowSeconds, expiredCount };
 }
 

@@ -1,9 +1,9 @@
 import * as assert from 'uvu/assert';
 import type { EventCatalogue, EventName } from '../../../src/observability/events.ts';
-import { KVD } from '../../../src/observability/metrics/catalogue/kvd.ts';
 import { MetricRegistry } from '../../../src/observability/metrics/registry.ts';
 import { blendSpans } from '../../../src/observability/tracing/blend-spans.ts';
 import { mpSpans } from '../../../src/observability/tracing/mp-spans.ts';
+import { readMetric } from '../../support/metric-readings.ts';
 import fc from '../../support/property.ts';
 import { type RecordedSpan, SpanRecorder } from '../../support/recorded-spans.ts';
 import {
@@ -62,11 +62,7 @@ function house(make: typeof mpSpans = mpSpans) {
     clock.advance(afterMs);
     deliver(subscriber, { name, event, atSeconds: clock.wallMs() / 1000 });
   };
-  const expiredCount = () =>
-    registry
-      .counter(KVD.expiredPending)
-      .collect()
-      .find(({ labelValues }) => labelValues[0] === 'span')?.value ?? 0;
+  const expiredCount = () => readMetric(registry, 'kvd.expired_pending')['span'] ?? 0;
   return { clock, sink, subscriber, say, expiredCount };
 }
 
